@@ -108,8 +108,8 @@ typedef struct fkda_problem {
   fkda_tensor q;             /* [B,T,H,K]  bf16, fp16 or fp32 */
   fkda_tensor k;             /* [B,T,H,K]  dtype of q */
   fkda_tensor v;             /* [B,T,HV,V] dtype of q */
-  fkda_tensor g;             /* [B,T,HV,K] dtype of q, or fp32 */
-  fkda_tensor beta;          /* [B,T,HV]   dtype of q, or fp32 */
+  fkda_tensor g;             /* [B,T,HV,K] bf16, fp16 or fp32 */
+  fkda_tensor beta;          /* [B,T,HV]   bf16, fp16 or fp32 */
   fkda_tensor A_log;         /* [HV] fp32, any shape with HV elements; absent: exp(A_log) = 1 */
   fkda_tensor dt_bias;       /* [HV,K] or [HV*K] fp32; absent: 0 */
   fkda_tensor cu_seqlens;    /* [N+1] int32 or int64, dense; absent: dense batch */

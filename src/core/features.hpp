@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "core/problem.hpp"
@@ -24,9 +25,10 @@ namespace flashkda {
   X(kPool, "pool", "state_indices")                                                  \
   X(kCheckpoints, "checkpoints", "states after given numbers of tokens")             \
   X(kIntermediate, "intermediate", "states before every n tokens")                   \
-  X(kDim128, "dim-128", "K = V = 128")                                               \
-  X(kDim64, "dim-64", "K = V = 64")                                                  \
-  X(kDimAny, "dim-any", "K and V any multiples of 8 up to 512, equal or not")        \
+  X(kDim128, "K=V=128", "key and value width 128")                                   \
+  X(kDim64, "K=V=64", "key and value width 64")                                      \
+  X(kDim8n, "K,V=8n<=512", "other multiples of 8 up to 512, K and V equal or not")   \
+  X(kDimAny, "K,V=any", "any other widths")                                          \
   X(kFP64Out, "fp64-out", "out and states in float64")
 
 enum class Feature : int {

@@ -11,6 +11,7 @@ namespace flashkda {
 struct Implementation {
   const char* name;
   int32_t device_type;  // fkda_device_type of the tensors it computes on
+  bool automatic;       // may be chosen without being named
   FeatureSet features;
   bool (*available)();
   const char* (*detail)();

@@ -1,0 +1,146 @@
+#include "core/registry.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "core/error.hpp"
+#include "cpu/backend.hpp"
+#include "reference/oracle.hpp"
+
+namespace flashkda {
+namespace {
+
+constexpr FeatureSet kEveryOption = {
+    Feature::kGateBounded, Feature::kGateSoftplus, Feature::kGateLog,     Feature::kRawQK, Feature::kBetaForms,
+    Feature::kBF16,        Feature::kFP16,         Feature::kFP32,        Feature::kGVA,   Feature::kPacked,
+    Feature::kPool,        Feature::kCheckpoints,  Feature::kIntermediate};
+
+constexpr FeatureSet with(FeatureSet set, std::initializer_list<Feature> more) {
+  for (const Feature f : more) set.add(f);
+  return set;
+}
+
+constexpr Implementation kImplementations[] = {
+    {
+        .name = "cpu",
+        .device_type = FKDA_CPU,
+        .automatic = true,
+        .features = with(kEveryOption, {Feature::kDim128, Feature::kDim64, Feature::kDim8n}),
+        .available = [] { return true; },
+        .detail = cpu::target_name,
+        .workspace_size = cpu::workspace_size,
+        .forward = cpu::forward,
+    },
+    {
+        .name = "reference",
+        .device_type = FKDA_CPU,
+        .automatic = false,
+        .features = with(kEveryOption, {Feature::kDim128, Feature::kDim64, Feature::kDim8n, Feature::kDimAny,
+                                        Feature::kFP64Out}),
+        .available = [] { return true; },
+        .detail = [] { return "fp64 token recurrence, one thread"; },
+        .workspace_size = reference_workspace_size,
+        .forward = forward_reference,
+    },
+};
+
+const char* device_type_name(int32_t device_type) { return device_type == FKDA_CPU ? "cpu" : "cuda"; }
+
+const Implementation* find(const std::string& name) {
+  for (const Implementation& i : kImplementations) {
+    if (name == i.name) return &i;
+  }
+  return nullptr;
+}
+
+std::string available_names() {
+  std::string names = "auto";
+  for (const Implementation& i : kImplementations) names += std::string(", ") + i.name;
+  return names;
+}
+
+// "" if i can run p, else why not.
+std::string objection(const Implementation& i, const Problem& p, FeatureSet required) {
+  if (i.device_type != p.q.device_type) {
+    return std::string(i.name) + " computes on " + device_type_name(i.device_type) + " tensors, q is on " +
+           device_type_name(p.q.device_type);
+  }
+  if (!i.available()) return std::string(i.name) + " is not available on this machine";
+  const FeatureSet missing = required.without(i.features);
+  if (missing.empty()) return "";
+  return std::string(i.name) + " misses: " + missing.names() + "; supports: " + i.features.names();
+}
+
+}  // namespace
+
+std::string FeatureSet::names() const {
+  std::string text;
+#define FLASHKDA_FEATURE_NAME(id, name, meaning) \
+  if (has(Feature::id)) text += text.empty() ? name : std::string(" ") + name;
+  FLASHKDA_FEATURES(FLASHKDA_FEATURE_NAME)
+#undef FLASHKDA_FEATURE_NAME
+  return text;
+}
+
+FeatureSet required_features(const Problem& p) {
+  FeatureSet set;
+  set.add(p.gate == FKDA_GATE_BOUNDED    ? Feature::kGateBounded
+          : p.gate == FKDA_GATE_SOFTPLUS ? Feature::kGateSoftplus
+                                         : Feature::kGateLog);
+  if (!p.qk_l2norm) set.add(Feature::kRawQK);
+  if (p.beta_activation != FKDA_BETA_SIGMOID) set.add(Feature::kBetaForms);
+  set.add(p.q.dtype == FKDA_BFLOAT16  ? Feature::kBF16
+          : p.q.dtype == FKDA_FLOAT16 ? Feature::kFP16
+                                      : Feature::kFP32);
+  if (p.HV != p.H) set.add(Feature::kGVA);
+  if (p.packed()) set.add(Feature::kPacked);
+  if (present(p.state_indices)) set.add(Feature::kPool);
+  if (present(p.checkpoints)) set.add(Feature::kCheckpoints);
+  if (present(p.intermediate_states)) set.add(Feature::kIntermediate);
+  const auto tuned = [](int64_t d) { return d % 8 == 0 && d <= 512; };
+  set.add(p.K == 128 && p.V == 128     ? Feature::kDim128
+          : p.K == 64 && p.V == 64     ? Feature::kDim64
+          : tuned(p.K) && tuned(p.V)   ? Feature::kDim8n
+                                       : Feature::kDimAny);
+  for (const fkda_tensor* t : {&p.out, &p.initial_state, &p.final_state, &p.checkpoints, &p.intermediate_states}) {
+    if (present(*t) && t->dtype == FKDA_FLOAT64) set.add(Feature::kFP64Out);
+  }
+  return set;
+}
+
+std::span<const Implementation> implementations() { return kImplementations; }
+
+const Implementation& select_implementation(const Problem& p) {
+  const FeatureSet required = required_features(p);
+  const char* name = p.backend;
+  const char* origin = "backend";
+  if (name == nullptr || std::strcmp(name, "auto") == 0) {
+    name = std::getenv("FLASH_KDA_BACKEND");
+    origin = "FLASH_KDA_BACKEND";
+  }
+  const std::string sizes = "K = " + std::to_string(p.K) + ", V = " + std::to_string(p.V);
+  if (name != nullptr && *name != '\0' && std::strcmp(name, "auto") != 0) {
+    const Implementation* chosen = find(name);
+    if (chosen == nullptr) {
+      throw_error(FKDA_INVALID_ARGUMENT, "%s: got \"%.64s\", needs one of %s", origin, name, available_names().c_str());
+    }
+    const std::string why = objection(*chosen, p, required);
+    if (!why.empty()) {
+      throw_error(FKDA_UNSUPPORTED, "%s: \"%s\" cannot run this problem (%s). required: %s; %s", origin, name,
+                  sizes.c_str(), required.names().c_str(), why.c_str());
+    }
+    return *chosen;
+  }
+  std::string objections;
+  for (const Implementation& i : kImplementations) {
+    if (!i.automatic) continue;
+    const std::string why = objection(i, p, required);
+    if (why.empty()) return i;
+    objections += "; " + why;
+  }
+  throw_error(FKDA_UNSUPPORTED, "no implementation runs this problem (%s). required: %s%s", sizes.c_str(),
+              required.names().c_str(), objections.c_str());
+}
+
+}  // namespace flashkda
