@@ -118,9 +118,10 @@ const Implementation& select_implementation(const Problem& p) {
   if (name == nullptr || std::strcmp(name, "auto") == 0) {
     name = std::getenv("FLASH_KDA_BACKEND");
     origin = "FLASH_KDA_BACKEND";
+    if (name != nullptr && *name == '\0') name = nullptr;  // as good as unset
   }
   const std::string sizes = "K = " + std::to_string(p.K) + ", V = " + std::to_string(p.V);
-  if (name != nullptr && *name != '\0' && std::strcmp(name, "auto") != 0) {
+  if (name != nullptr && std::strcmp(name, "auto") != 0) {
     const Implementation* chosen = find(name);
     if (chosen == nullptr) {
       throw_error(FKDA_INVALID_ARGUMENT, "%s: got \"%.64s\", needs one of %s", origin, name, available_names().c_str());

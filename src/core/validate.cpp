@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -19,7 +20,10 @@ namespace {
 
 std::string shape_text(const fkda_tensor& t) {
   std::string text = "[";
-  for (int d = 0; d < t.ndim; ++d) text += (d ? "," : "") + std::to_string(t.shape[d]);
+  for (int d = 0; d < t.ndim; ++d) {
+    if (d > 0) text += ',';
+    text += std::to_string(t.shape[d]);
+  }
   return text + "]";
 }
 
@@ -47,11 +51,13 @@ struct Dim {
 
 std::string dims_text(std::initializer_list<Dim> dims) {
   std::string letters = "[", sizes = "[";
-  bool first = true;
   for (const Dim& d : dims) {
-    letters += (first ? "" : ",") + std::string(d.letter);
-    sizes += (first ? "" : ",") + std::to_string(d.size);
-    first = false;
+    if (&d != dims.begin()) {
+      letters += ',';
+      sizes += ',';
+    }
+    letters += d.letter;
+    sizes += std::to_string(d.size);
   }
   return letters + "] = " + sizes + "]";
 }
@@ -73,7 +79,7 @@ void check_sane(const char* name, const fkda_tensor& t) {
   if (t.device_type != FKDA_CPU && t.device_type != FKDA_CUDA) {
     reject(std::string(name) + ": got unknown device type " + std::to_string(t.device_type));
   }
-  int64_t count = 1, last = 0;
+  int64_t count = 1, last = 1;  // elements, not counting empty dimensions; elements from the first to the last
   bool fits = true, empty = false;
   for (int d = 0; d < t.ndim; ++d) {
     if (t.shape[d] < 0 || t.stride[d] < 0) {
@@ -81,15 +87,15 @@ void check_sane(const char* name, const fkda_tensor& t) {
              std::to_string(t.stride[d]) + " in dimension " + std::to_string(d) + ", needs both >= 0");
     }
     empty = empty || t.shape[d] == 0;
+    fits = fits && !__builtin_mul_overflow(count, std::max<int64_t>(t.shape[d], 1), &count);
   }
-  if (empty) return;
-  for (int d = 0; d < t.ndim; ++d) {
+  for (int d = 0; d < t.ndim && !empty; ++d) {
     int64_t span = 0;
-    fits = fits && !__builtin_mul_overflow(count, t.shape[d], &count) &&
-           !__builtin_mul_overflow(t.shape[d] - 1, t.stride[d], &span) && !__builtin_add_overflow(last, span, &last);
+    fits = fits && !__builtin_mul_overflow(t.shape[d] - 1, t.stride[d], &span) &&
+           !__builtin_add_overflow(last, span, &last);
   }
   int64_t bytes = 0;
-  fits = fits && !__builtin_mul_overflow(std::max(count, last + 1), int64_t{8}, &bytes);
+  fits = fits && !__builtin_mul_overflow(std::max(count, last), int64_t{8}, &bytes);
   if (!fits) reject(std::string(name) + ": got shape " + shape_text(t) + ", whose extent overflows 64 bits");
 }
 
@@ -133,22 +139,38 @@ void check_memory(const char* name, const fkda_tensor& t, const fkda_tensor& q) 
   }
 }
 
+// The first of the leading `dims` dimensions, by ascending stride, whose stride does not step over all that the smaller
+// ones reach: then blocks of `width` bytes at the indices of these dimensions may overlap. -1 if all are disjoint.
+struct Clash {
+  int dim = -1;
+  int64_t needed = 0;  // bytes that its stride would have to be
+};
+
+Clash find_clash(const fkda_tensor& t, int dims, int64_t width) {
+  int order[FKDA_MAX_DIMS] = {0, 1, 2, 3, 4};
+  for (int i = 1; i < dims; ++i) {
+    for (int j = i; j > 0 && t.stride[order[j]] < t.stride[order[j - 1]]; --j) std::swap(order[j], order[j - 1]);
+  }
+  int64_t covered = width;
+  for (int i = 0; i < dims; ++i) {
+    const int d = order[i];
+    if (t.shape[d] == 1) continue;
+    const int64_t stride = t.stride[d] * dtype_size(t.dtype);
+    if (stride < covered) return {d, covered};
+    covered += stride * (t.shape[d] - 1);
+  }
+  return {};
+}
+
 // No element of an output may stand for two.
 void check_no_self_overlap(const char* name, const fkda_tensor& t) {
   if (element_count(t) <= 1) return;
-  int order[FKDA_MAX_DIMS] = {0, 1, 2, 3, 4};
-  std::sort(order, order + t.ndim, [&](int a, int b) { return t.stride[a] < t.stride[b]; });
-  int64_t covered = 1;  // elements up to here that smaller strides reach
-  for (int i = 0; i < t.ndim; ++i) {
-    const int d = order[i];
-    if (t.shape[d] == 1) continue;
-    if (t.stride[d] < covered) {
-      reject(std::string(name) + ": got stride " + std::to_string(t.stride[d]) + " in dimension " +
-             std::to_string(d) + " of shape " + shape_text(t) + ", needs at least " + std::to_string(covered) +
-             ": it is written, so its elements must not overlap");
-    }
-    covered = t.stride[d] * (t.shape[d] - 1) + covered;
-  }
+  const int64_t size = dtype_size(t.dtype);
+  const Clash clash = find_clash(t, t.ndim, size);
+  if (clash.dim < 0) return;
+  reject(std::string(name) + ": got stride " + std::to_string(t.stride[clash.dim]) + " in dimension " +
+         std::to_string(clash.dim) + " of shape " + shape_text(t) + ", needs at least " +
+         std::to_string(clash.needed / size) + ": it is written, so its elements must not overlap");
 }
 
 bool same_view(const fkda_tensor& a, const fkda_tensor& b) {
@@ -170,28 +192,23 @@ Range footprint(const fkda_tensor& t, int first_dim) {
   return {begin, begin + static_cast<uintptr_t>((last + 1) * dtype_size(t.dtype))};
 }
 
-// True unless the two views surely share no byte: their ranges are apart, or both are columns of one row-major buffer
-// (same row pitch in bytes for every leading dimension) that lie side by side within the row.
+// True unless the two views surely share no byte: their ranges are apart, or they are interleaved. Interleaved are views
+// whose first `rows` dimensions walk the same places, when what the others reach from there (a block of each) is apart
+// and both blocks end before the next place: columns of one row-major buffer, slices of one pool.
 bool may_overlap(const fkda_tensor& a, const fkda_tensor& b) {
   if (!present(a) || !present(b) || element_count(a) == 0 || element_count(b) == 0) return false;
-  const Range ra = footprint(a, 0), rb = footprint(b, 0);
-  if (ra.end <= rb.begin || rb.end <= ra.begin) return false;
-  int rows = 0;  // leading dimensions with a common pitch
-  while (rows < std::min(a.ndim, b.ndim) - 1 && a.shape[rows] == b.shape[rows] &&
-         (a.shape[rows] == 1 ||
-          a.stride[rows] * dtype_size(a.dtype) == b.stride[rows] * dtype_size(b.dtype))) {
-    ++rows;
+  const auto apart = [](Range x, Range y) { return x.end <= y.begin || y.end <= x.begin; };
+  if (apart(footprint(a, 0), footprint(b, 0))) return false;
+  for (int rows = 1; rows <= std::min(a.ndim, b.ndim); ++rows) {
+    const int d = rows - 1;
+    const bool same_places = a.shape[d] == b.shape[d] &&
+                             (a.shape[d] == 1 || a.stride[d] * dtype_size(a.dtype) == b.stride[d] * dtype_size(b.dtype));
+    if (!same_places) break;
+    const Range block_a = footprint(a, rows), block_b = footprint(b, rows);
+    const uintptr_t width = std::max(block_a.end, block_b.end) - std::min(block_a.begin, block_b.begin);
+    if (apart(block_a, block_b) && find_clash(a, rows, static_cast<int64_t>(width)).dim < 0) return false;
   }
-  if (rows == 0) return true;
-  uintptr_t pitch = 0;
-  for (int d = 0; d < rows; ++d) {
-    if (a.shape[d] > 1) pitch = static_cast<uintptr_t>(a.stride[d] * dtype_size(a.dtype));
-  }
-  if (pitch == 0) return true;
-  const Range row_a = footprint(a, rows), row_b = footprint(b, rows);
-  const uintptr_t low = std::min(row_a.begin, row_b.begin), high = std::max(row_a.end, row_b.end);
-  const bool apart = row_a.end <= row_b.begin || row_b.end <= row_a.begin;
-  return !(apart && high - low <= pitch);
+  return true;
 }
 
 // ------------------------------------------------------------------------------------------ checks of the values
@@ -383,6 +400,14 @@ Problem validate(const fkda_problem& raw, Purpose purpose) {
     check_shape("checkpoints", p.checkpoints, {N, {"P", p.P}, HV, row, column});
     check_shape("checkpoint_offsets", p.checkpoint_offsets, {N, {"P", p.P}});
   }
+  if (present(p.intermediate_states)) {  // NT needs the values of cu_seqlens: see below
+    if (p.intermediate_states.ndim != 5) {
+      reject("intermediate_states: got shape " + shape_text(p.intermediate_states) + ", needs 5 dimensions [B,NT,HV," +
+             row.letter + "," + column.letter + "]");
+    }
+    check_shape("intermediate_states", p.intermediate_states,
+                {B, {"NT", p.intermediate_states.shape[1]}, HV, row, column});
+  }
   if (purpose == Purpose::kForward) check_shape("out", p.out, {B, T, HV, V});
 
   // Element types.
@@ -439,10 +464,9 @@ Problem validate(const fkda_problem& raw, Purpose purpose) {
     if (p.intermediate_every < 16 || p.intermediate_every % 16 != 0) {
       reject("intermediate_every: got " + std::to_string(p.intermediate_every) + ", needs a positive multiple of 16");
     }
-    const bool known = p.q.device_type == FKDA_CPU || !p.packed();
-    const fkda_tensor& h = p.intermediate_states;
-    const int64_t NT = known ? intermediate_count(p) : (h.ndim == 5 ? h.shape[1] : 0);
-    check_shape("intermediate_states", h, {B, {"NT", NT}, HV, row, column});
+    if (p.q.device_type == FKDA_CPU || !p.packed()) {
+      check_shape("intermediate_states", p.intermediate_states, {B, {"NT", intermediate_count(p)}, HV, row, column});
+    }
   }
 
   // Aliasing: what is written overlaps nothing, but for a state updated in place.
