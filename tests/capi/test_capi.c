@@ -92,6 +92,7 @@ static void test_forward(void) {
   size_t bytes = 0;
   const char* name = NULL;
   make_case(&c);
+  CHECK(fkda_validate(NULL, NULL) == FKDA_INVALID_ARGUMENT); /* whose message the calls below clear */
   CHECK(fkda_validate(&c.problem, &name) == FKDA_OK);
   CHECK(name != NULL && strlen(name) > 0);
   CHECK(fkda_validate(&c.problem, NULL) == FKDA_OK);
