@@ -38,13 +38,14 @@ void multiply_add(Matrix& C, const Matrix& A, const Matrix& B) {
 }
 
 void check_range(const char* argument, int64_t got, int64_t count, const char* of_what) {
-  if (got < 0 || got >= count)
-    throw_error(FKDA_INVALID_ARGUMENT, "%s: got %lld, needs 0 <= %s < %lld (%s)", argument, static_cast<long long>(got),
-                argument, static_cast<long long>(count), of_what);
+  if (got >= 0 && got < count) return;
+  const long long value = got, last = count - 1;
+  if (count == 0) throw_error(FKDA_INVALID_ARGUMENT, "%s: got %lld, but %s is 0", argument, value, of_what);
+  throw_error(FKDA_INVALID_ARGUMENT, "%s: got %lld, needs 0..%lld (%s is %lld)", argument, value, last, of_what,
+              last + 1);
 }
 
 Sequence check_arguments(const Problem& p, const fkda_chunk& chunk) {
-  if (p.q.device_type != FKDA_CPU) throw_error(FKDA_UNSUPPORTED, "q: got a CUDA tensor, inspection needs CPU tensors");
   if (chunk.chunk_size != 16 && chunk.chunk_size != 32 && chunk.chunk_size != 64)
     throw_error(FKDA_INVALID_ARGUMENT, "chunk_size: got %d, needs 16, 32 or 64", chunk.chunk_size);
   check_range("sequence", chunk.sequence, p.N, "the number of sequences");
