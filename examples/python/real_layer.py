@@ -1,15 +1,18 @@
 """Kimi Delta Attention on what a trained layer saw: the inputs in data/, against the result in fp64.
 
-    python examples/python/real_layer.py
+python examples/python/real_layer.py
 """
 
 from pathlib import Path
 
+from flash_kda import chunk_kda
 from safetensors.torch import load_file
 
-from flash_kda import chunk_kda
-
 DATA = Path(__file__).resolve().parents[2] / "data"
+
+
+def rms(x):
+    return x.double().square().mean().sqrt()
 
 
 def main():
@@ -28,8 +31,8 @@ def main():
     # README: end
 
     for name, got in (("o", o), ("final_state", final_state)):
-        error = (got[0].double() - expected[name].double()).square().mean().sqrt() / expected[name].square().mean().sqrt()
-        print(f"{name:12} {str(got.dtype):15} {list(got.shape)}: {error:.1e} of its rms from fp64")
+        error = rms(got[0] - expected[name]) / rms(expected[name])
+        print(f"{name:12} {got.dtype!s:15} {list(got.shape)}: {error:.1e} of its rms from fp64")
 
 
 if __name__ == "__main__":
