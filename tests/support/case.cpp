@@ -199,7 +199,7 @@ fkda_status forward(const fkda_problem& problem) {
   return result;
 }
 
-void forward(const Case& c, Outputs& outputs, const Run& run) {
+void forward(const Case& c, Outputs& outputs, const RunOptions& how) {
   std::vector<std::pair<const Buffer*, std::vector<std::byte>>> before;
   for (const Tensor* input : {&c.q, &c.k, &c.v, &c.g, &c.beta, &c.A_log, &c.dt_bias, &c.cu_seqlens, &c.initial_state,
                               &c.state_indices, &c.checkpoint_offsets}) {
@@ -207,9 +207,9 @@ void forward(const Case& c, Outputs& outputs, const Run& run) {
   }
 
   fkda_problem problem = c.problem(outputs);
-  problem.backend = run.backend.c_str();
-  problem.num_threads = run.num_threads;
-  ASSERT_EQ(forward(problem), FKDA_OK) << run.backend << ": " << fkda_last_error();
+  problem.backend = how.backend.c_str();
+  problem.num_threads = how.num_threads;
+  ASSERT_EQ(forward(problem), FKDA_OK) << how.backend << ": " << fkda_last_error();
 
   for (const auto& [buffer, bytes] : before) {
     ASSERT_TRUE(buffer->size() == 0 || std::memcmp(buffer->data(), bytes.data(), bytes.size()) == 0)
@@ -222,7 +222,7 @@ void forward(const Case& c, Outputs& outputs, const Run& run) {
   ASSERT_TRUE(gaps_intact(outputs.intermediate_states));
 }
 
-Outputs run(const Case& c, const Want& want, const Run& how) {
+Outputs run(const Case& c, const Want& want, const RunOptions& how) {
   Outputs outputs = c.make_outputs(want);
   forward(c, outputs, how);
   return outputs;

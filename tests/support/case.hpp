@@ -97,7 +97,7 @@ struct Case {
 };
 
 // How a problem is run.
-struct Run {
+struct RunOptions {
   std::string backend = "cpu";
   int32_t num_threads = 0;
 };
@@ -106,10 +106,10 @@ struct Run {
 fkda_status forward(const fkda_problem& problem);
 
 // The same, and expects: success; inputs, gaps and guard zones unchanged.
-void forward(const Case& c, Outputs& outputs, const Run& run);
+void forward(const Case& c, Outputs& outputs, const RunOptions& how);
 
 // Makes the outputs and runs.
-Outputs run(const Case& c, const Want& want, const Run& how);
+Outputs run(const Case& c, const Want& want, const RunOptions& how);
 
 // The fp64 result: float64 outputs of the backend "reference". Of `want` only which outputs are present matters.
 Outputs reference(const Case& c, const Want& want = {});
