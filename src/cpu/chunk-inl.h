@@ -7,9 +7,59 @@
 #endif
 
 #include "cpu/state-inl.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashkda::cpu::HWY_NAMESPACE {
+
+// Fetches the inputs of the chunk to come, tokens [t0, t0 + rows) of a head, while another computes. A head's rows lie
+// H rows apart, which hardware prefetchers do not follow; a few cache lines are asked for between tiles.
+class Prefetcher {
+ public:
+  Prefetcher() = default;  // nothing to come
+  Prefetcher(const Head& head, int64_t t0, int64_t rows, Columns columns) {
+    const Problem& p = head.p;
+    const int64_t width = columns.end - columns.begin;
+    add(head, p.q, t0, head.h, 0, p.K);
+    add(head, p.k, t0, head.h, 0, p.K);
+    add(head, p.g, t0, head.hv, 0, p.K);
+    add(head, p.v, t0, head.hv, columns.begin, width);
+    rows_ = rows;
+  }
+
+  // Asks for the next few lines.
+  HWY_INLINE void step() {
+    constexpr int kLinesAStep = 8;
+    for (int i = 0; i < kLinesAStep && row_ < rows_; ++i) {
+      const Stream& x = streams_[stream_];
+      hwy::Prefetch(x.first + row_ * x.pitch + line_);
+      line_ += kLine;
+      if (line_ < x.bytes) continue;
+      line_ = 0;
+      if (++stream_ < kStreams) continue;
+      stream_ = 0;
+      ++row_;
+    }
+  }
+
+ private:
+  static constexpr int kStreams = 4;
+  static constexpr int64_t kLine = 64;
+  struct Stream {
+    const char* first;
+    int64_t pitch, bytes;
+  };
+
+  void add(const Head& head, const fkda_tensor& x, int64_t t0, int64_t h, int64_t column, int64_t width) {
+    const int64_t size = dtype_size(x.dtype);
+    streams_[stream_] = {head.row(x, t0, h) + column * size, x.stride[1] * size, width * size};
+    stream_ = (stream_ + 1) % kStreams;
+  }
+
+  Stream streams_[kStreams] = {};
+  int stream_ = 0;
+  int64_t rows_ = 0, row_ = 0, line_ = 0;
+};
 
 // U of rows [i0, i0 + kRows) in one column tile:
 //   U_i = b_i (v_i - kd_i S) - sum_{j<i} L_ij U_j
@@ -73,26 +123,31 @@ HWY_INLINE void update_rows(int64_t k0, int64_t rows, const Scratch& s, const fl
 enum class ChunkResult { kOutputAndState, kStateOnly };
 
 template <int kWidth>
-HWY_INLINE void run_panels(int64_t rows, const Scratch& s, Columns columns, ChunkResult result, float* next) {
+HWY_INLINE void run_panels(int64_t rows, const Scratch& s, Columns columns, ChunkResult result,
+                           const float* panels, float* next, Prefetcher& prefetcher) {
   const int64_t padded = round_up(rows, kRows);
   for (int64_t v0 = columns.begin; v0 < columns.end; v0 += kPanel) {
     for (int64_t c = 0; c < kPanel; c += kTileColumns) {
-      const float* state = s.state + v0 * s.Kp + c;
+      const float* state = panels + v0 * s.Kp + c;
       float* u = s.u + v0 * kChunk + c;
       float* o = s.o + v0 * kChunk + c;
       for (int64_t i0 = 0; i0 < padded; i0 += kRows) {
+        prefetcher.step();
         solve_rows<kWidth>(i0, s, state, u);
         if (result == ChunkResult::kOutputAndState) output_rows<kWidth>(i0, s, state, u, o);
       }
-      for (int64_t k0 = 0; k0 < s.Kp; k0 += kRows) update_rows<kWidth>(k0, rows, s, u, state, next + v0 * s.Kp + c);
+      for (int64_t k0 = 0; k0 < s.Kp; k0 += kRows) {
+        prefetcher.step();
+        update_rows<kWidth>(k0, rows, s, u, state, next + v0 * s.Kp + c);
+      }
     }
   }
 }
 
-// Tokens [t0, t0 + rows) of the head. Reads s.state; writes the next state to `next` (which may be s.state unless the
-// result is kStateOnly) and, if asked, the output rows.
+// Tokens [t0, t0 + rows) of the head. Reads the state's panels; writes the next state to `next` (which may be the same
+// panels unless the result is kStateOnly) and, if asked, the output rows.
 inline void run_chunk(const Head& head, int64_t t0, int64_t rows, const Scratch& s, Columns columns,
-                      ChunkResult result, float* next) {
+                      ChunkResult result, const float* panels, float* next, Prefetcher prefetcher) {
   const Problem& p = head.p;
   load_tokens(head, t0, rows, s);
   score_chunk(rows, s);
@@ -103,16 +158,16 @@ inline void run_chunk(const Head& head, int64_t t0, int64_t rows, const Scratch&
 
   for (int64_t v0 = columns.begin; v0 < columns.end; v0 += kPanel) {
     const int64_t width = columns.end - v0 < kPanel ? columns.end - v0 : kPanel;
-    float* panel = s.u + v0 * kChunk;
-    if (width < kPanel || rows < padded) std::memset(panel, 0, static_cast<size_t>(padded * kPanel) * sizeof(float));
+    float* v_rows = s.u + v0 * kChunk;
+    if (width < kPanel || rows < padded) std::memset(v_rows, 0, static_cast<size_t>(padded * kPanel) * sizeof(float));
     for (int64_t i = 0; i < rows; ++i) {
-      load_row(head.row(p.v, t0 + i, head.hv) + v0 * dtype_size(p.v.dtype), p.v.dtype, width, panel + i * kPanel);
+      load_row(head.row(p.v, t0 + i, head.hv) + v0 * dtype_size(p.v.dtype), p.v.dtype, width, v_rows + i * kPanel);
     }
   }
   if (s.Kp == 128) {
-    run_panels<128>(rows, s, columns, result, next);
+    run_panels<128>(rows, s, columns, result, panels, next, prefetcher);
   } else {
-    run_panels<0>(rows, s, columns, result, next);
+    run_panels<0>(rows, s, columns, result, panels, next, prefetcher);
   }
   if (result == ChunkResult::kStateOnly) return;
   for (int64_t v0 = columns.begin; v0 < columns.end; v0 += kPanel) {

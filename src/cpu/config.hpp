@@ -28,6 +28,10 @@ inline constexpr int64_t kPanel = 32;
 // Vectors of keys are padded with zeros to a multiple of this (the widest vector).
 inline constexpr int64_t kLane = 16;
 
+// Neighbouring value heads of one sequence that a worker walks together, chunk by chunk. Their rows share memory pages
+// and cache-line neighbours, so a page is visited once for all of them instead of once for each.
+inline constexpr int64_t kHeadGroup = 4;
+
 inline int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 // Scratch of one worker. Sizes in floats, every array 64-byte aligned.
@@ -43,11 +47,12 @@ struct ScratchLayout {
   int64_t b;           // [kChunk]
   int64_t decay;       // [4][Kp]: log decay of the chunk, its exponential as hi and lo, and of one token
   int64_t u, o;        // panels [Vp/kPanel][kChunk][kPanel]: v, then U; the output
-  int64_t state;       // panels [Vp/kPanel][Kp][kPanel]
-  int64_t side;        // the same: the state inside a chunk, for checkpoints
+  int64_t state;       // [heads] panels [Vp/kPanel][Kp][kPanel]
+  int64_t side;        // panels of one head: the state inside a chunk, for checkpoints
   int64_t stage;       // [V][K] or [K][V] fp32: the state in the caller's layout
 
-  explicit ScratchLayout(const Problem& p) : Kp(round_up(p.K, kLane)), Vp(round_up(p.V, kPanel)) {
+  // heads: value heads an item walks together.
+  ScratchLayout(const Problem& p, int64_t heads) : Kp(round_up(p.K, kLane)), Vp(round_up(p.V, kPanel)) {
     const bool observed = present(p.checkpoints) || present(p.intermediate_states);
     k = take(kChunk * Kp);
     q = take(kChunk * Kp);
@@ -62,7 +67,7 @@ struct ScratchLayout {
     decay = take(4 * Kp);
     u = take(kChunk * Vp);
     o = take(kChunk * Vp);
-    state = take(Kp * Vp);
+    state = take(heads * Kp * Vp);
     side = take(observed ? Kp * Vp : 0);
     stage = take(p.K * p.V);
     total = round_up(total, FKDA_WORKSPACE_ALIGNMENT);

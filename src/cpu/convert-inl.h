@@ -60,8 +60,8 @@ HWY_INLINE void load_row(const void* src, int32_t dtype, int64_t n, float* HWY_R
     const auto* p = static_cast<const uint16_t*>(src);
     for (; i + kN <= n; i += kN) hn::StoreU(load_fp16(p + i), kD, dst + i);
   } else {
-    std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(float));
-    return;
+    const auto* p = static_cast<const float*>(src);
+    for (; i + kN <= n; i += kN) hn::StoreU(hn::LoadU(kD, p + i), kD, dst + i);
   }
   for (; i < n; ++i) dst[i] = static_cast<float>(load_scalar(src, dtype, i));
 }
@@ -76,8 +76,8 @@ HWY_INLINE void store_row(const float* HWY_RESTRICT src, int64_t n, void* dst, i
     auto* p = static_cast<uint16_t*>(dst);
     for (; i + kN <= n; i += kN) store_fp16(hn::LoadU(kD, src + i), p + i);
   } else {
-    std::memcpy(dst, src, static_cast<size_t>(n) * sizeof(float));
-    return;
+    auto* p = static_cast<float*>(dst);
+    for (; i + kN <= n; i += kN) hn::StoreU(hn::LoadU(kD, src + i), kD, p + i);
   }
   for (; i < n; ++i) store_scalar(dst, dtype, i, src[i]);
 }

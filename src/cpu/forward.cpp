@@ -1,6 +1,9 @@
 // Compiled once per instruction set by Highway's foreach_target; run_item picks the best at run time.
 #include "cpu/forward.hpp"
 
+#include <algorithm>
+#include <new>
+
 // Scalable vectors cannot be array elements, which the register tiles need: such machines run the NEON code. SSE4 and
 // AVX3_DL add nothing here to SSSE3 and AVX3.
 #define HWY_DISABLED_TARGETS \
@@ -20,24 +23,24 @@ StateView state_at(const fkda_tensor& t, int64_t i0, int64_t i1, int64_t i2 = 0)
   return {address(t, i0, i1, i2), t.dtype};
 }
 
-// Stores the state at the offsets of the sequence that the caller wants to see: checkpoints and intermediate states.
+// Which states along a sequence the caller wants to see: checkpoints and intermediate states.
 class Observer {
  public:
-  Observer(const Problem& p, const Item& item) : p_(p), item_(item) {}
+  Observer(const Problem& p, int64_t n, int64_t length, int64_t first_intermediate)
+      : p_(p), n_(n), length_(length), first_intermediate_(first_intermediate) {}
 
-  // Calls store(view) for every place that wants the state after `offset` tokens.
+  // Calls store(view) for every place that wants head hv's state after `offset` tokens.
   template <typename Store>
-  void emit(int64_t offset, Store&& store) const {
+  HWY_INLINE void emit(int64_t offset, int64_t hv, Store&& store) const {
     if (present(p_.checkpoints)) {
       for (int64_t i = 0; i < p_.P; ++i) {
-        if (p_.checkpoint_offset(item_.n, i) == offset) store(state_at(p_.checkpoints, item_.n, i, item_.hv));
+        if (p_.checkpoint_offset(n_, i) == offset) store(state_at(p_.checkpoints, n_, i, hv));
       }
     }
-    // Before every intermediate_every tokens: not at the end of the sequence, unless it is empty of further tokens.
-    if (present(p_.intermediate_states) && offset % p_.intermediate_every == 0 && offset < length()) {
-      const int64_t batch = p_.packed() ? 0 : item_.n;
-      const int64_t index = item_.first_intermediate + offset / p_.intermediate_every;
-      store(state_at(p_.intermediate_states, batch, index, item_.hv));
+    // Before every intermediate_every tokens, hence not after the last token.
+    if (present(p_.intermediate_states) && offset % p_.intermediate_every == 0 && offset < length_) {
+      const int64_t index = first_intermediate_ + offset / p_.intermediate_every;
+      store(state_at(p_.intermediate_states, p_.packed() ? 0 : n_, index, hv));
     }
   }
 
@@ -46,81 +49,122 @@ class Observer {
     int64_t best = before;
     if (present(p_.checkpoints)) {
       for (int64_t i = 0; i < p_.P; ++i) {
-        const int64_t offset = p_.checkpoint_offset(item_.n, i);
+        const int64_t offset = p_.checkpoint_offset(n_, i);
         if (offset > after && offset < best) best = offset;
       }
     }
     if (present(p_.intermediate_states)) {
-      const int64_t offset = (after / p_.intermediate_every + 1) * p_.intermediate_every;
-      if (offset < best) best = offset;
+      best = std::min(best, (after / p_.intermediate_every + 1) * p_.intermediate_every);
     }
     return best;
   }
 
  private:
-  int64_t length() const { return p_.sequence(item_.n).length; }
-
   const Problem& p_;
-  const Item& item_;
+  int64_t n_, length_, first_intermediate_;
 };
 
-void run_item_simd(const Problem& p, const Item& item, float* memory) {
-  const Head head(p, item.n, item.hv);
-  const Scratch s(ScratchLayout(p), memory);
-  const Columns columns{item.column_begin, item.column_end};
-  const Observer observer(p, item);
-  const int64_t length = head.sequence.length;
-  const int64_t slot = p.slot(item.n);
-  const StateView initial = slot < 0 ? StateView{} : state_at(p.initial_state, slot, item.hv);
-  const StateView final = slot < 0 ? StateView{} : state_at(p.final_state, slot, item.hv);
-  const StateView stage{s.stage, FKDA_FLOAT32};
+// One head of an item. Its state is in `panels` from begin() on, or, where the sequence has no chunk for the panels, in
+// the caller's memory until finish().
+class HeadRun {
+ public:
+  HeadRun(const Head& head, const Observer& observer, const Scratch& scratch, Columns columns, int64_t slot,
+          float* panels, int64_t chunked)
+      : head_(head), observer_(observer), s_(scratch), columns_(columns), panels_(panels), chunked_(chunked) {
+    if (slot < 0) return;
+    initial_ = state_at(head.p.initial_state, slot, head.hv);
+    final_ = state_at(head.p.final_state, slot, head.hv);
+  }
 
-  const auto store_copy_of = [&](StateView from) HWY_ATTR {
-    return [&p, from, columns](StateView to) HWY_ATTR { copy_state(p, from, to, columns); };
-  };
-  const auto store_panels_of = [&](const float* panels) HWY_ATTR {
-    return [&p, &s, panels, columns](StateView to) HWY_ATTR { store_panels(p, panels, to, s, columns); };
-  };
+  void begin() const {
+    if (chunked_ > 0) load_panels(head_.p, initial_, panels_, s_, columns_);
+  }
 
-  const int64_t tail = length % kChunk;
-  const int64_t token_rows = tail <= kTokenRows ? tail : 0;  // tokens at the end that take the token path
-  const int64_t chunked = length - token_rows;
-
-  StateView current = initial;  // where the state is, while it is not in the panels
-  if (chunked > 0) {
-    load_panels(p, initial, s, columns);
-    for (int64_t t0 = 0; t0 < chunked; t0 += kChunk) {
-      const int64_t rows = chunked - t0 < kChunk ? chunked - t0 : kChunk;
-      observer.emit(t0, store_panels_of(s.state));
-      // A state wanted inside the chunk is computed beside it, with the bits of a sequence that ends there.
-      for (int64_t at = observer.next(t0, t0 + rows); at < t0 + rows; at = observer.next(at, t0 + rows)) {
-        run_chunk(head, t0, at - t0, s, columns, ChunkResult::kStateOnly, s.side);
-        observer.emit(at, store_panels_of(s.side));
-      }
-      run_chunk(head, t0, rows, s, columns, ChunkResult::kOutputAndState, s.state);
+  // Tokens [t0, t0 + rows).
+  void chunk(int64_t t0, int64_t rows, const Prefetcher& upcoming) const {
+    emit_panels(t0, panels_);
+    // A state wanted inside the chunk is computed beside it, with the bits of a sequence that ends there.
+    for (int64_t at = observer_.next(t0, t0 + rows); at < t0 + rows; at = observer_.next(at, t0 + rows)) {
+      run_chunk(head_, t0, at - t0, s_, columns_, ChunkResult::kStateOnly, panels_, s_.side, Prefetcher());
+      emit_panels(at, s_.side);
     }
-    observer.emit(chunked, store_panels_of(s.state));
-    if (token_rows == 0) {
-      store_panels(p, s.state, final, s, columns);
+    run_chunk(head_, t0, rows, s_, columns_, ChunkResult::kOutputAndState, panels_, panels_, upcoming);
+  }
+
+  Prefetcher prefetcher(int64_t t0, int64_t rows) const { return Prefetcher(head_, t0, rows, columns_); }
+
+  // The tokens after the chunks, and the final state.
+  void finish() const {
+    const Problem& p = head_.p;
+    const int64_t rest = head_.sequence.length - chunked_;
+    if (chunked_ > 0) {
+      emit_panels(chunked_, panels_);
+    } else {
+      observer_.emit(0, head_.hv, [&](StateView to) HWY_ATTR { copy_state(p, initial_, to, columns_); });
+    }
+    if (rest == 0) {
+      if (chunked_ > 0) {
+        store_panels(p, panels_, final_, s_, columns_);
+      } else {
+        copy_state(p, initial_, final_, columns_);
+      }
       return;
     }
-    current = final.data != nullptr && final.dtype == FKDA_FLOAT32 ? final : stage;
-    store_panels(p, s.state, current, s, columns);
-  } else {
-    observer.emit(0, store_copy_of(initial));
+    // The token path works on fp32 in the caller's order: on the final state itself where that is such, else on the
+    // stage.
+    const bool direct = final_.data != nullptr && final_.dtype == FKDA_FLOAT32;
+    const StateView target = direct ? final_ : StateView{s_.stage, FKDA_FLOAT32};
+    StateView from = target;
+    if (chunked_ > 0) {
+      store_panels(p, panels_, target, s_, columns_);
+    } else if (initial_.data != nullptr && initial_.dtype == FKDA_FLOAT32) {
+      from = initial_;
+    } else {
+      copy_state(p, initial_, target, columns_);
+    }
+    run_tokens(head_, chunked_, rest, s_, columns_, static_cast<const float*>(from.data),
+               static_cast<float*>(target.data));
+    copy_state(p, target, final_, columns_);
   }
-  if (token_rows == 0) {  // an empty sequence
-    copy_state(p, initial, final, columns);
-    return;
+
+ private:
+  void emit_panels(int64_t offset, const float* panels) const {
+    observer_.emit(offset, head_.hv,
+                   [&](StateView to) HWY_ATTR { store_panels(head_.p, panels, to, s_, columns_); });
   }
-  const StateView target = final.data != nullptr && final.dtype == FKDA_FLOAT32 ? final : stage;
-  if (current.data == nullptr || current.dtype != FKDA_FLOAT32) {
-    copy_state(p, current, target, columns);
-    current = target;
+
+  Head head_;
+  const Observer& observer_;
+  const Scratch& s_;
+  Columns columns_;
+  float* panels_;
+  int64_t chunked_;  // tokens that go through the panels; the rest, at most kTokenRows, are stepped one by one
+  StateView initial_, final_;
+};
+
+void run_item_simd(const Problem& p, const Item& item, const ScratchLayout& layout, float* memory) {
+  const Scratch s(layout, memory);
+  const Columns columns{item.column_begin, item.column_end};
+  const int64_t length = p.sequence(item.n).length;
+  const Observer observer(p, item.n, length, item.first_intermediate);
+  const int64_t tail = length % kChunk;
+  const int64_t chunked = tail <= kTokenRows ? length - tail : length;
+
+  alignas(HeadRun) char storage[kHeadGroup * sizeof(HeadRun)];
+  HeadRun* const runs = reinterpret_cast<HeadRun*>(storage);
+  const int64_t heads = item.head_end - item.head_begin;
+  for (int64_t i = 0; i < heads; ++i) {
+    float* panels = s.state + i * layout.Kp * layout.Vp;
+    new (&runs[i]) HeadRun(Head(p, item.n, item.head_begin + i), observer, s, columns, p.slot(item.n), panels, chunked);
+    runs[i].begin();
   }
-  run_tokens(head, chunked, token_rows, s, columns, static_cast<const float*>(current.data),
-             static_cast<float*>(target.data));
-  copy_state(p, target, final, columns);
+  for (int64_t t0 = 0; t0 < chunked; t0 += kChunk) {
+    const int64_t rows = std::min(kChunk, chunked - t0);
+    for (int64_t i = 0; i + 1 < heads; ++i) runs[i].chunk(t0, rows, runs[i + 1].prefetcher(t0, rows));
+    const int64_t next = t0 + rows;
+    runs[heads - 1].chunk(t0, rows, runs[0].prefetcher(next, std::min(kChunk, length - next)));
+  }
+  for (int64_t i = 0; i < heads; ++i) runs[i].finish();
 }
 
 const char* target_name_simd() { return hwy::TargetName(HWY_TARGET); }
@@ -134,8 +178,8 @@ namespace flashkda::cpu {
 HWY_EXPORT(run_item_simd);
 HWY_EXPORT(target_name_simd);
 
-void run_item(const Problem& p, const Item& item, float* scratch) {
-  HWY_DYNAMIC_DISPATCH(run_item_simd)(p, item, scratch);
+void run_item(const Problem& p, const Item& item, const ScratchLayout& layout, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(run_item_simd)(p, item, layout, scratch);
 }
 
 const char* target_name() { return HWY_DYNAMIC_DISPATCH(target_name_simd)(); }

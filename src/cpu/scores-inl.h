@@ -63,9 +63,14 @@ HWY_INLINE void load_log_decay(const Head& head, int64_t t, float* HWY_RESTRICT 
   head.gate.log_decay(a, p.K, Kp);
 }
 
-HWY_INLINE float load_beta(const Head& head, int64_t t) {
+// b[0..rows) = activated beta of tokens [t, t + rows); b holds whole vectors.
+HWY_INLINE void load_beta(const Head& head, int64_t t, int64_t rows, float* HWY_RESTRICT b) {
   const Problem& p = head.p;
-  return activate_beta(load_scalar(head.row(p.beta, t, head.hv), p.beta.dtype, 0), p.beta_activation);
+  for (int64_t i = 0; i < rows; ++i) {
+    b[i] = static_cast<float>(load_scalar(head.row(p.beta, t + i, head.hv), p.beta.dtype, 0));
+  }
+  for (int64_t i = rows; i % kN != 0; ++i) b[i] = 0.0f;
+  activate_beta(b, rows, p.beta_activation);
 }
 
 // Fills k, q, alpha, b of rows [0, rows) and the log decay G of the whole chunk.
@@ -80,8 +85,8 @@ inline void load_tokens(const Head& head, int64_t t0, int64_t rows, const Scratc
       hn::Store(hn::Add(hn::Load(kD, s.G + c), a), kD, s.G + c);
       hn::Store(exp_keep_nan(a), kD, alpha + c);
     }
-    s.b[i] = load_beta(head, t0 + i);
   }
+  load_beta(head, t0, rows, s.b);
   for (int64_t c = 0; c < s.Kp; c += kN) {
     VF hi, lo;
     split_exp(hn::Load(kD, s.G + c), hi, lo);

@@ -110,13 +110,13 @@ inline void panels_to_stage(const Problem& p, const float* HWY_RESTRICT panels, 
 }
 
 // Where fp32 in the caller's order already lies, it is used directly; else the stage carries it.
-inline void load_panels(const Problem& p, StateView src, const Scratch& s, Columns columns) {
+inline void load_panels(const Problem& p, StateView src, float* panels, const Scratch& s, Columns columns) {
   const float* from = static_cast<const float*>(src.data);
   if (src.data == nullptr || src.dtype != FKDA_FLOAT32) {
     copy_state(p, src, {s.stage, FKDA_FLOAT32}, columns);
     from = s.stage;
   }
-  stage_to_panels(p, from, s.state, s.Kp, columns);
+  stage_to_panels(p, from, panels, s.Kp, columns);
 }
 
 inline void store_panels(const Problem& p, const float* panels, StateView dst, const Scratch& s, Columns columns) {

@@ -94,6 +94,7 @@ inline void run_tokens(const Head& head, int64_t t0, int64_t rows, const Scratch
                        const float* from, float* to) {
   const Problem& p = head.p;
   const TokenRows r{s.k, s.q, s.kr, s.hi, s.lo};
+  load_beta(head, t0, rows, s.b);
   for (int64_t t = t0; t < t0 + rows; ++t) {
     load_qk(head, t, s.k, s.q, s.Kp);
     load_log_decay(head, t, s.a, s.Kp);
@@ -104,7 +105,7 @@ inline void run_tokens(const Head& head, int64_t t0, int64_t rows, const Scratch
       hn::Store(lo, kD, s.lo + c);
       hn::Store(hn::Mul(hn::Load(kD, s.k + c), hi), kD, s.kr + c);
     }
-    const float b = load_beta(head, t);
+    const float b = s.b[t - t0];
     load_row(head.row(p.v, t, head.hv) + columns.begin * dtype_size(p.v.dtype), p.v.dtype,
              columns.end - columns.begin, s.u + columns.begin);
     if (p.state_layout == FKDA_STATE_V_FIRST) {
