@@ -134,18 +134,19 @@ int64_t allocation_size(const fkda_problem& p) {
   return bytes == 0 ? 0 : static_cast<int64_t>(bytes) + FKDA_WORKSPACE_ALIGNMENT - 1;
 }
 
+void check_workspace(const Tensor& given, const Tensor& q) {
+  if (device_of("workspace", given) != device_of("q", q) || given.get_device_index() != q.get_device_index()) {
+    fail(FKDA_INVALID_ARGUMENT, "workspace: is on another device than q");
+  }
+  if (!given.is_contiguous()) fail(FKDA_INVALID_ARGUMENT, "workspace: has gaps between its elements, needs none");
+}
+
 struct Forward {
   static void run(const fkda_problem& p, const Tensor& q, const MaybeTensor& given) {
-    if (given.has_value()) {
-      const fkda_tensor t = view("workspace", *given);
-      if (!given->is_contiguous()) fail(FKDA_INVALID_ARGUMENT, "workspace: its memory has gaps, needs a dense tensor");
-      if (t.device_type != p.q.device_type || t.device_index != p.q.device_index) {
-        fail(FKDA_INVALID_ARGUMENT, "workspace: is on another device than q");
-      }
-    }
-    const Workspace workspace =
-        align(given.has_value() ? *given
-                                : torch::stable::empty({allocation_size(p)}, ScalarType::Byte, std::nullopt, q.device()));
+    if (given.has_value()) check_workspace(*given, q);
+    const Workspace workspace = align(
+        given.has_value() ? *given
+                          : torch::stable::empty({allocation_size(p)}, ScalarType::Byte, std::nullopt, q.device()));
     check(fkda_forward(&p, workspace.begin, workspace.bytes, nullptr));
   }
 };

@@ -72,11 +72,6 @@ def fwd(
         batch_invariant: the same bits for a sequence alone, in any batch, or resumed at a multiple of 64 tokens from
             an fp32 state. The CPU backends always grant it.
     """
-    _library.refuse_gradients(
-        q=q, k=k, v=v, g=g, beta=beta, out=out, A_log=A_log, dt_bias=dt_bias, initial_state=initial_state,
-        final_state=final_state, cu_seqlens=cu_seqlens, state_indices=state_indices, checkpoints=checkpoints,
-        checkpoint_offsets=checkpoint_offsets, workspace=workspace,
-    )  # fmt: skip
     _library.call(
         _library.forward,
         *_fwd_arguments(
@@ -271,7 +266,15 @@ def _fwd_arguments(
     q, k, v, g, beta, scale, out, A_log, dt_bias, lower_bound, initial_state, final_state, cu_seqlens, state_indices,
     checkpoints, checkpoint_offsets, workspace, batch_invariant,
 ) -> tuple[object, ...]:  # fmt: skip
-    """The operator's arguments for a call of fwd."""
+    """The operator's arguments for a call of fwd, checked as far as the core cannot."""
+    _library.check_tensors(
+        dict(q=q, k=k, v=v, g=g, beta=beta, out=out),
+        dict(
+            A_log=A_log, dt_bias=dt_bias, initial_state=initial_state, final_state=final_state, cu_seqlens=cu_seqlens,
+            state_indices=state_indices, checkpoints=checkpoints, checkpoint_offsets=checkpoint_offsets,
+            workspace=workspace,
+        ),
+    )  # fmt: skip
     in_place = final_state is not None and initial_state is final_state
     return (
         q, k, v, g, beta, A_log, dt_bias, cu_seqlens, None if in_place else initial_state, state_indices,
@@ -304,9 +307,12 @@ def _functional(
     batch_invariant: bool,
 ):
     """Allocates the results and runs the operator. intermediate_every None: no h."""
-    _library.refuse_gradients(
-        q=q, k=k, v=v, g=g, beta=beta, A_log=A_log, dt_bias=dt_bias, initial_state=initial_state,
-        cu_seqlens=cu_seqlens, state_indices=state_indices,
+    _library.check_tensors(
+        dict(q=q, k=k, v=v, g=g, beta=beta),
+        dict(
+            A_log=A_log, dt_bias=dt_bias, initial_state=initial_state, cu_seqlens=cu_seqlens,
+            state_indices=state_indices,
+        ),
     )  # fmt: skip
     for name, tensor in (("q", q), ("v", v)):
         if tensor.dim() != 4:

@@ -64,8 +64,9 @@ def inspect_chunk(
 
     Raises ValueError, TypeError and NotImplementedError as chunk_kda does.
     """
-    _library.refuse_gradients(
-        q=q, k=k, v=v, g=g, beta=beta, A_log=A_log, dt_bias=dt_bias, initial_state=initial_state, cu_seqlens=cu_seqlens
+    _library.check_tensors(
+        dict(q=q, k=k, v=v, g=g, beta=beta),
+        dict(A_log=A_log, dt_bias=dt_bias, initial_state=initial_state, cu_seqlens=cu_seqlens),
     )
     gate, bound, A_log, dt_bias = select_gate(use_gate_in_kernel, lower_bound, A_log, dt_bias)
     symbols = _library.call(

@@ -51,13 +51,12 @@ inspect_chunk = _ops.inspect_chunk.default
 
 
 @torch.library.register_fake("flash_kda::forward")
-def _(q, k, v, g, beta, *args, **kwargs) -> None:
-    """Everything it writes is the caller's, so there is nothing to make."""
-
-
-@torch.library.register_fake("flash_kda::inspect_chunk")
-def _(q, k, v, *args, **kwargs):
-    raise NotImplementedError("flash_kda.inspect_chunk computes real numbers; call it outside torch.compile")
+def _(q: torch.Tensor, *arguments: object) -> None:
+    """Everything that forward writes is the caller's: there is nothing to make. (Tensors on the meta device come here
+    too, and a meta tensor among real ones must not turn the call into nothing.)"""
+    for tensor in arguments:
+        if isinstance(tensor, torch.Tensor) and tensor.device != q.device:
+            raise ValueError(f"a tensor is on {tensor.device}, needs {q.device}, the device of q")
 
 
 # --------------------------------------------------------------------------------------------------------- errors
@@ -90,9 +89,13 @@ def call(operator: Callable[..., _Result], *args: object) -> _Result:
     raise _ERROR_TYPES.get(status, RuntimeError)(message)
 
 
-def refuse_gradients(**tensors: torch.Tensor | None) -> None:
-    """Raises NotImplementedError if autograd would record the call; TypeError for what is not a tensor."""
-    for name, tensor in tensors.items():
+def check_tensors(required: dict[str, object], optional: dict[str, object]) -> None:
+    """What the core cannot see. Raises TypeError for what is not a tensor (optional ones may be None) and
+    NotImplementedError if autograd would record the call."""
+    for name, tensor in required.items():
+        if tensor is None:
+            raise TypeError(f"{name}: got None, needs a torch.Tensor")
+    for name, tensor in (required | optional).items():
         if tensor is None:
             continue
         if not isinstance(tensor, torch.Tensor):
