@@ -72,7 +72,7 @@ class Progress {
 }  // namespace
 
 void load_token(const Problem& p, const Sequence& sequence, int64_t t, int64_t hv, Token& token) {
-  const int64_t batch = sequence.batch, row = sequence.begin + t, h = hv / p.group();  // eq. 23
+  const int64_t batch = sequence.batch, row = sequence.begin + t, h = hv / p.group();  // eq. 24
   const auto load = [&](const fkda_tensor& tensor, int64_t head, int64_t width, double* to) {
     const char* from = address(tensor, batch, row, head);
     for (int64_t i = 0; i < width; ++i) to[i] = load_scalar(from, tensor.dtype, i);

@@ -206,7 +206,7 @@ TEST(Inspect, IdenticalKeysHaveTheSimplestInverse) {
   }
 }
 
-// eq. 24: no entry of INV below the diagonal exceeds b_i |k_i| |k_j|, whatever the keys.
+// eq. 23: no entry of INV below the diagonal exceeds b_i |k_i| |k_j|, whatever the keys.
 TEST(Inspect, InverseIsBounded) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Case c({.T = 64,

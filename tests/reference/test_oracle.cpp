@@ -18,7 +18,7 @@ namespace flashkda::test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-const Run kReference = {.backend = "reference"};
+const RunOptions kReference = {.backend = "reference"};
 
 // Both are NaN (not written), or |actual - expected| <= relative * |expected| + absolute, element by element.
 testing::AssertionResult near(const Tensor& actual, const Tensor& expected, double relative, double absolute) {
