@@ -59,13 +59,26 @@ def compile_stub(soname: str, symbols: dict[str, set[str]], directory: Path) -> 
         source = Path(scratch, "stub.c")
         names = sorted(set().union(*symbols.values())) if symbols else []
         source.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in names))
-        command = [os.environ.get("CC", "cc"), "-w", "-fno-builtin", "-shared", "-fPIC", "-nostdlib",
-                   f"-Wl,-soname,{soname}", "-o", str(directory / soname), str(source)]
+        command = [
+            os.environ.get("CC", "cc"),
+            "-w",
+            "-fno-builtin",
+            "-shared",
+            "-fPIC",
+            "-nostdlib",
+            f"-Wl,-soname,{soname}",
+            "-o",
+            str(directory / soname),
+            str(source),
+        ]
         versions = {version: members for version, members in symbols.items() if version}
         if versions:
             script = Path(scratch, "versions.map")
-            script.write_text("".join(f"{version} {{ global: {'; '.join(sorted(members))}; }};\n"
-                                      for version, members in versions.items()))
+            script.write_text(
+                "".join(
+                    f"{version} {{ global: {'; '.join(sorted(members))}; }};\n" for version, members in versions.items()
+                )
+            )
             command.append(f"-Wl,--version-script={script}")
         subprocess.run(command, check=True)
 
@@ -79,8 +92,12 @@ def main() -> int:
     site_packages = directory.parent.parent
     present = {path.name for path in site_packages.glob("nvidia/**/lib*.so*")} | {path.name for path in libraries}
 
-    missing = {soname for library in libraries for soname in needed_libraries(library)
-               if CUDA_LIBRARY.match(soname) and not NOT_STUBBED.match(soname)} - present
+    missing = {
+        soname
+        for library in libraries
+        for soname in needed_libraries(library)
+        if CUDA_LIBRARY.match(soname) and not NOT_STUBBED.match(soname)
+    } - present
     stubs: dict[str, dict[str, set[str]]] = {soname: defaultdict(set) for soname in missing}
     for library in libraries:
         owners = version_owners(library)

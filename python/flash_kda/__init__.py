@@ -8,6 +8,7 @@ __version__ = version()
 
 __all__ = [
     "Backend",
+    "__version__",
     "backends",
     "chunk_kda",
     "fused_recurrent_kda",
@@ -15,5 +16,4 @@ __all__ = [
     "inspect_chunk",
     "plot_chunk",
     "workspace_size",
-    "__version__",
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -51,7 +53,7 @@ class Inputs:
         if self.cu_seqlens is None:
             return [(row, slice(0, T)) for row in range(B)]
         bounds = self.cu_seqlens.tolist()
-        return [(0, slice(begin, end)) for begin, end in zip(bounds, bounds[1:])]
+        return [(0, slice(begin, end)) for begin, end in pairwise(bounds)]
 
 
 def random_inputs(
@@ -98,6 +100,18 @@ def log_decay(inputs: Inputs, gate: str, lower_bound: float) -> Tensor:
     return -A * torch.nn.functional.softplus(g, threshold=1000.0)
 
 
+@contextmanager
+def one_thread():
+    """torch's threads would spend their time waiting for each other on tensors as small as one token's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@one_thread()
 def recurrence(
     inputs: Inputs, *, gate="log", lower_bound=-5.0, scale=None, l2norm=False, beta_form="activated"
 ) -> Result:

@@ -4,9 +4,10 @@ import re
 
 import pytest
 import torch
-from oracle import BF16, FP32, random_inputs
 
 import flash_kda
+
+from oracle import BF16, FP32, random_inputs
 
 nan = float("nan")
 
@@ -233,7 +234,11 @@ def test_unknown_arguments_are_named(function):
         (dict(chunk_size=0), ValueError, "chunk_size: got 0"),
         (dict(cp_context=object()), NotImplementedError, "cp_context: "),
         (dict(state_indices=torch.tensor([0])), ValueError, "state_indices: needs initial_state"),
-        (dict(initial_state=torch.zeros(2, 4, 128, 128)), ValueError, r"initial_state: .*\[N,HV,K,V\] = \[1,4,128,128\]"),
+        (
+            dict(initial_state=torch.zeros(2, 4, 128, 128)),
+            ValueError,
+            r"initial_state: .*\[N,HV,K,V\] = \[1,4,128,128\]",
+        ),
         (dict(cu_seqlens_cpu=torch.tensor([0, 40])), ValueError, "cu_seqlens_cpu: given without cu_seqlens"),
     ],
 )

@@ -1,10 +1,11 @@
-"""chunk_kda and fused_recurrent_kda with fla's names against the fp64 recurrence: every flag, type, width and layout."""
+"""chunk_kda and fused_recurrent_kda with fla's names against fp64: every flag, type, width and layout."""
 
 import pytest
 import torch
-from oracle import BF16, FP16, FP32, OUT_BAR, STATE_BAR, random_inputs, recurrence, relative_rms
 
 import flash_kda
+
+from oracle import BF16, FP16, FP32, OUT_BAR, STATE_BAR, random_inputs, recurrence, relative_rms
 
 GATES = {
     "log": dict(use_gate_in_kernel=False),
@@ -148,7 +149,7 @@ def test_dt_bias_flat_and_absent(device):
     matrix = run(flash_kda.chunk_kda, inputs, device, **options)
     inputs.dt_bias = inputs.dt_bias.flatten()
     flat = run(flash_kda.chunk_kda, inputs, device, **options)
-    assert all(torch.equal(a, b) for a, b in zip(matrix, flat))
+    assert all(torch.equal(a, b) for a, b in zip(matrix, flat, strict=True))
     inputs.dt_bias = None
     check(flash_kda.chunk_kda, inputs, device, gate="bounded")
     inputs = random_inputs()
@@ -157,7 +158,7 @@ def test_dt_bias_flat_and_absent(device):
 
 
 @pytest.mark.parametrize("shape", [(4,), (1, 1, 4, 1), (2, 2)])
-def test_A_log_of_any_shape(shape, device):
+def test_head_rates_of_any_shape(shape, device):
     inputs = random_inputs()
     inputs.A_log = inputs.A_log.reshape(shape)
     check(flash_kda.chunk_kda, inputs, device, gate="softplus")
@@ -284,9 +285,7 @@ def test_extreme_gates_and_logits(device):
     inputs.beta = torch.tensor([float("inf"), -float("inf"), 100.0, -100.0])[torch.arange(129) % 4]
     inputs.beta = inputs.beta.reshape(1, 129, 1).expand(1, 129, 4).contiguous()
     expected = recurrence(inputs, l2norm=True, beta_form="sigmoid")
-    o, state = run(
-        flash_kda.chunk_kda, inputs, device, use_qk_l2norm_in_kernel=True, use_beta_sigmoid_in_kernel=True
-    )
+    o, state = run(flash_kda.chunk_kda, inputs, device, use_qk_l2norm_in_kernel=True, use_beta_sigmoid_in_kernel=True)
     assert relative_rms(o, expected.o) <= OUT_BAR[FP32]
     assert relative_rms(state, expected.final_state) <= STATE_BAR[FP32]
 
@@ -299,8 +298,8 @@ def test_repeatable_and_inputs_unchanged(device):
     options = dict(initial_state=x.initial_state, output_final_state=True, use_qk_l2norm_in_kernel=True)
     first = flash_kda.chunk_kda(*x.token_tensors, **options)
     second = flash_kda.chunk_kda(*x.token_tensors, **options)
-    assert all(torch.equal(a, b) for a, b in zip(first, second))
-    assert all(torch.equal(a, b) for a, b in zip(copies, (*x.token_tensors, x.initial_state)))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(copies, (*x.token_tensors, x.initial_state), strict=True))
 
 
 def test_neighbours_never_matter(device):

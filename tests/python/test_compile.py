@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from oracle import BF16, random_inputs
 
 import flash_kda
+
+from oracle import BF16, random_inputs
 
 SCALE = 128**-0.5
 
@@ -36,9 +37,7 @@ def test_fwd(compiled):
     initial = x.initial_state.mT.contiguous()
 
     def function(q, k, v, g, beta, out, final_state):
-        flash_kda.fwd(
-            q * 2, k, v, g, beta, SCALE, out, x.A_log, x.dt_bias, -5.0, initial, final_state, x.cu_seqlens
-        )
+        flash_kda.fwd(q * 2, k, v, g, beta, SCALE, out, x.A_log, x.dt_bias, -5.0, initial, final_state, x.cu_seqlens)
         return out + 1
 
     outs, finals = [torch.empty_like(x.v) for _ in range(2)], [torch.empty_like(initial) for _ in range(2)]
@@ -54,9 +53,7 @@ def test_fwd_in_place_on_a_pool(compiled):
     indices = torch.tensor([3, 1])
 
     def function(q, k, v, g, beta, out, pool):
-        flash_kda.fwd(
-            q, k, v, g, beta, SCALE, out, x.A_log, x.dt_bias, -5.0, pool, pool, state_indices=indices
-        )
+        flash_kda.fwd(q, k, v, g, beta, SCALE, out, x.A_log, x.dt_bias, -5.0, pool, pool, state_indices=indices)
         return pool.sum()
 
     pools = [torch.randn(5, 4, 128, 128, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
@@ -81,7 +78,7 @@ def test_functions_with_fla_names(compiled, function):
 
     expected = model(*x.token_tensors, x.initial_state)
     got = compiled(model)(*x.token_tensors, x.initial_state)
-    assert all(torch.equal(a, b) for a, b in zip(got, expected))
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 def test_chunk_kda_with_every_output(compiled):
@@ -94,11 +91,12 @@ def test_chunk_kda_with_every_output(compiled):
         )  # fmt: skip
 
     expected, got = model(*x.token_tensors), compiled(model)(*x.token_tensors)
-    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(got, expected))
+    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 def test_another_length_does_not_need_the_first(compiled):
     """A dynamic token dimension."""
+
     def model(q, k, v, g, beta):
         return flash_kda.chunk_kda(q, k, v, -g.abs(), beta.sigmoid(), use_qk_l2norm_in_kernel=True)[0]
 
@@ -129,7 +127,7 @@ def forward_arguments(case: str):
         qk_l2norm=True, beta_activation=0, state_layout=0, intermediate_every=16, batch_invariant=False,
     )  # fmt: skip
     given |= {
-        "plain": dict(),
+        "plain": {},
         "states": dict(initial_state=states, final_state=states.clone()),
         "packed": dict(initial_state=states, final_state=states.to(BF16)),
         "pool": dict(final_state=torch.zeros(5, 4, 128, 128), state_in_place=True, state_indices=torch.tensor([4, 0])),

@@ -4,9 +4,10 @@ import inspect
 
 import pytest
 import torch
-from oracle import BF16, FP32, OUT_BAR, STATE_BAR, random_inputs, recurrence, relative_rms
 
 import flash_kda
+
+from oracle import BF16, FP32, OUT_BAR, STATE_BAR, random_inputs, recurrence, relative_rms
 
 SCALE = 128**-0.5
 
@@ -30,7 +31,21 @@ def v_first(states):
 def test_signature():
     """The thirteen first parameters are FlashKDA's contract; the rest is keyword-only."""
     parameters = list(inspect.signature(flash_kda.fwd).parameters.values())
-    names = "q k v g beta scale out A_log dt_bias lower_bound initial_state final_state cu_seqlens".split()
+    names = [
+        "q",
+        "k",
+        "v",
+        "g",
+        "beta",
+        "scale",
+        "out",
+        "A_log",
+        "dt_bias",
+        "lower_bound",
+        "initial_state",
+        "final_state",
+        "cu_seqlens",
+    ]
     assert [p.name for p in parameters[:13]] == names
     assert all(p.kind == p.POSITIONAL_OR_KEYWORD for p in parameters[:13])
     assert all(p.kind == p.KEYWORD_ONLY for p in parameters[13:])
