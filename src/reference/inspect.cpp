@@ -112,7 +112,7 @@ void inspect_chunk(const Problem& p, fkda_chunk& chunk) {
     }
   }
 
-  // INV = (I + L)^-1 by forward substitution (eq. 17): row i is e_i less what the rows above contribute.
+  // INV = (I + L)^-1 by forward substitution (eq. 17, 21): row i is e_i less what the rows above contribute.
   Matrix INV(rows, rows);
   for (int64_t i = 0; i < rows; ++i) {
     INV[i][i] = 1.0;
