@@ -49,7 +49,7 @@ void expect_equal(const Outputs& actual, const Outputs& expected) {
     const Tensor& x = actual.*member;
     ASSERT_EQ(x.present(), (expected.*member).present());
     if (x.present()) {
-      EXPECT_TRUE(near(x, expected.*member, 1e-11 + rounding(x.dtype()), x.dtype() == FKDA_FLOAT16 ? 0x1p-25 : 1e-13));
+      EXPECT_TRUE(near(x, expected.*member, 1e-12 + rounding(x.dtype()), x.dtype() == FKDA_FLOAT16 ? 0x1p-25 : 1e-12));
     }
   }
 }
