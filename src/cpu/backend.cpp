@@ -93,9 +93,8 @@ void forward(const Problem& p, void* workspace, void* /*stream*/) {
   char* const scratch = static_cast<char*>(workspace) + index_table_bytes(p);
   const ScratchLayout layout(p, plan.group);
 
-  std::atomic<int64_t> next_item{0};
+  std::atomic<int64_t> next_item{0}, done_items{0};
   run_on_workers(plan.workers, [&](int worker) {
-    const FlushSubnormals flush;
     auto* const memory = reinterpret_cast<float*>(scratch + worker * layout.total);
     for (int64_t i = next_item++; i < plan.items; i = next_item++) {
       const int64_t piece = i % plan.pieces, group = i / plan.pieces;
@@ -106,10 +105,15 @@ void forward(const Problem& p, void* workspace, void* /*stream*/) {
       item.column_begin = piece * plan.columns;
       item.column_end = std::min(p.V, item.column_begin + plan.columns);
       item.first_intermediate = indexed ? first_intermediate[item.n] : 0;
-      run_item(p, item, layout, memory);
-      if (worker == 0 && p.progress != nullptr) p.progress(p.progress_user, std::min(i + 1, plan.items), plan.items);
+      {
+        const FlushSubnormals flush;  // not while the caller's progress runs
+        run_item(p, item, layout, memory);
+      }
+      const int64_t done = ++done_items;
+      if (worker == 0 && p.progress != nullptr && done < plan.items) p.progress(p.progress_user, done, plan.items);
     }
   });
+  if (p.progress != nullptr) p.progress(p.progress_user, plan.items, plan.items);
 }
 
 }  // namespace flashkda::cpu

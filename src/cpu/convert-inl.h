@@ -45,6 +45,13 @@ HWY_INLINE VF load_fp16(const uint16_t* p) {
   return hn::PromoteTo(kD, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
 }
 
+// Where there is no instruction for it, Highway 1.0's demotion to fp16 truncates.
+#if HWY_ARCH_ARM_A64 || HWY_TARGET <= HWY_AVX2
+inline constexpr bool kRoundsToFP16 = true;
+#else
+inline constexpr bool kRoundsToFP16 = false;
+#endif
+
 HWY_INLINE void store_fp16(VF value, uint16_t* p) {
   const hn::Rebind<hwy::float16_t, DF> d16;
   hn::StoreU(hn::DemoteTo(d16, value), d16, reinterpret_cast<hwy::float16_t*>(p));
@@ -74,7 +81,7 @@ HWY_INLINE void store_row(const float* HWY_RESTRICT src, int64_t n, void* dst, i
     for (; i + kN <= n; i += kN) store_bf16(hn::LoadU(kD, src + i), p + i);
   } else if (dtype == FKDA_FLOAT16) {
     auto* p = static_cast<uint16_t*>(dst);
-    for (; i + kN <= n; i += kN) store_fp16(hn::LoadU(kD, src + i), p + i);
+    for (; kRoundsToFP16 && i + kN <= n; i += kN) store_fp16(hn::LoadU(kD, src + i), p + i);
   } else {
     auto* p = static_cast<float*>(dst);
     for (; i + kN <= n; i += kN) hn::StoreU(hn::LoadU(kD, src + i), kD, p + i);

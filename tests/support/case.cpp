@@ -24,9 +24,11 @@ std::vector<std::byte> bytes_of(const Buffer& buffer) { return {buffer.data(), b
 
 }  // namespace
 
-double Random::normal() {  // Box-Muller; the second number is not kept
-  const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
-  return radius * std::cos(2.0 * 3.14159265358979323846 * uniform());
+double Random::normal() {
+  const uint64_t bits = engine_();
+  uint64_t sum = 0;
+  for (int i = 0; i < 64; i += 16) sum += bits >> i & 0xffff;
+  return (static_cast<double>(sum) / 65536.0 - 2.0 * 65535.0 / 65536.0) * std::sqrt(3.0);
 }
 
 Case::Case(const Spec& spec)

@@ -14,13 +14,13 @@ namespace flashkda::test {
 
 constexpr int32_t kAbsent = 0;  // as a dtype: the tensor is absent
 
-// Normal and uniform numbers that are the same on every machine and standard library.
+// Numbers that are the same on every machine and with every standard library.
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
   double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }  // [0, 1)
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
-  double normal();
+  double normal();  // nearly: the sum of four uniform numbers, of mean 0 and variance 1
   int64_t integer(int64_t low, int64_t high) {  // inclusive
     return low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low + 1));
   }
