@@ -98,7 +98,18 @@ HWY_INLINE void output_rows(int64_t i0, const Scratch& s, const float* HWY_RESTR
   Tile t;
   t.clear();
   t.accumulate(s.x + (kChunk + i0) * Kp, Kp, 1, state, Kp);
-  t.accumulate(s.M + i0 * kChunk, kChunk, 1, u, i0 + kRows);
+  t.accumulate(s.M + i0 * kChunk, kChunk, 1, u, i0);
+  // These rows' own block only up to its diagonal: 0 * U_j of a later token would let its NaN into earlier outputs.
+  HWY_UNROLL(8)
+  for (int j = 0; j < kRows; ++j) {
+    const VF u_lo = hn::Load(kD, u + (i0 + j) * kPanel), u_hi = hn::Load(kD, u + (i0 + j) * kPanel + kN);
+    HWY_UNROLL(8)
+    for (int i = j; i < kRows; ++i) {
+      const VF m = hn::Set(kD, s.M[(i0 + i) * kChunk + i0 + j]);
+      t.lo[i] = hn::MulAdd(m, u_lo, t.lo[i]);
+      t.hi[i] = hn::MulAdd(m, u_hi, t.hi[i]);
+    }
+  }
   t.store(o + i0 * kPanel, kPanel);
 }
 
