@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace flashkda::cpu::HWY_NAMESPACE {
 
-// Fetches the inputs of the chunk to come, tokens [t0, t0 + rows) of a head, while another computes. A head's rows lie
+// Fetches the rows of the chunk to come, tokens [t0, t0 + rows) of a head, while another computes. A head's rows lie
 // H rows apart, which hardware prefetchers do not follow; a few cache lines are asked for between tiles.
 class Prefetcher {
  public:
@@ -24,12 +24,14 @@ class Prefetcher {
     add(head, p.k, t0, head.h, 0, p.K);
     add(head, p.g, t0, head.hv, 0, p.K);
     add(head, p.v, t0, head.hv, columns.begin, width);
+    add(head, p.beta, t0, head.hv, 0, 1);
+    add(head, p.out, t0, head.hv, columns.begin, width);
     rows_ = rows;
   }
 
   // Asks for the next few lines.
   HWY_INLINE void step() {
-    constexpr int kLinesAStep = 8;
+    constexpr int kLinesAStep = 10;
     for (int i = 0; i < kLinesAStep && row_ < rows_; ++i) {
       const Stream& x = streams_[stream_];
       hwy::Prefetch(x.first + row_ * x.pitch + line_);
@@ -43,7 +45,7 @@ class Prefetcher {
   }
 
  private:
-  static constexpr int kStreams = 4;
+  static constexpr int kStreams = 6;
   static constexpr int64_t kLine = 64;
   struct Stream {
     const char* first;

@@ -15,7 +15,7 @@ inline constexpr int64_t kChunk = 32;
 static_assert(64 % kChunk == 0);
 
 // Pairs of tokens inside blocks of this size are scored one by one, pairs across blocks by halving (docs/algorithm.md).
-inline constexpr int64_t kLeaf = 8;
+inline constexpr int64_t kLeaf = 4;
 
 // A chunk of at most this many tokens (a decode step, a short tail) runs the token recurrence on the state where it
 // lies, which saves the change of layout.
@@ -45,7 +45,7 @@ struct ScratchLayout {
   int64_t left, right; // [kChunk][Kp] and [2*kChunk][Kp]: the two factors of a halving step
   int64_t L, M;        // [kChunk][kChunk]
   int64_t b;           // [kChunk]
-  int64_t decay;       // [4][Kp]: log decay of the chunk, its exponential as hi and lo, and of one token
+  int64_t decay;       // [4][Kp]: log decay of the chunk, its exponential as hi and lo; dt_bias padded
   int64_t u, o;        // panels [Vp/kPanel][kChunk][kPanel]: v, then U; the output
   int64_t state;       // [heads] panels [Vp/kPanel][Kp][kPanel]
   int64_t side;        // panels of one head: the state inside a chunk, for checkpoints

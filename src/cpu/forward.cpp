@@ -160,9 +160,8 @@ void run_item_simd(const Problem& p, const Item& item, const ScratchLayout& layo
   }
   for (int64_t t0 = 0; t0 < chunked; t0 += kChunk) {
     const int64_t rows = std::min(kChunk, chunked - t0);
-    for (int64_t i = 0; i + 1 < heads; ++i) runs[i].chunk(t0, rows, runs[i + 1].prefetcher(t0, rows));
-    const int64_t next = t0 + rows;
-    runs[heads - 1].chunk(t0, rows, runs[0].prefetcher(next, std::min(kChunk, length - next)));
+    const int64_t next = t0 + rows, upcoming = std::min(kChunk, length - next);
+    for (int64_t i = 0; i < heads; ++i) runs[i].chunk(t0, rows, runs[i].prefetcher(next, upcoming));
   }
   for (int64_t i = 0; i < heads; ++i) runs[i].finish();
 }

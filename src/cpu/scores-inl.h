@@ -19,13 +19,13 @@ namespace flashkda::cpu::HWY_NAMESPACE {
 struct Scratch {
   int64_t Kp, Vp;
   float *k, *q, *alpha, *x, *kr, *left, *right, *L, *M, *b;
-  float *G, *hi, *lo, *a;  // the rows of ScratchLayout::decay
+  float *G, *hi, *lo, *bias;  // the rows of ScratchLayout::decay
   float *u, *o, *state, *side, *stage;
 
   Scratch(const ScratchLayout& s, float* base)
       : Kp(s.Kp), Vp(s.Vp), k(base + s.k), q(base + s.q), alpha(base + s.alpha), x(base + s.x), kr(base + s.kr),
         left(base + s.left), right(base + s.right), L(base + s.L), M(base + s.M), b(base + s.b), G(base + s.decay),
-        hi(G + Kp), lo(hi + Kp), a(lo + Kp), u(base + s.u), o(base + s.o), state(base + s.state), side(base + s.side),
+        hi(G + Kp), lo(hi + Kp), bias(lo + Kp), u(base + s.u), o(base + s.o), state(base + s.state), side(base + s.side),
         stage(base + s.stage) {}
 };
 
@@ -55,43 +55,75 @@ HWY_INLINE void load_qk(const Head& head, int64_t t, float* HWY_RESTRICT k, floa
   normalise(q, Kp, p.qk_l2norm != 0, p.scale);
 }
 
-// The log decay of token t as an fp32 row of Kp; of padding channels anything finite.
-HWY_INLINE void load_log_decay(const Head& head, int64_t t, float* HWY_RESTRICT a, int64_t Kp) {
+// Calls body(channel, a) with the log decay of token t, vector by vector; of padding channels with anything finite.
+// row is scratch of Kp; bias is dt_bias padded with zeros.
+template <int kKind, typename Body>
+HWY_INLINE void for_each_log_decay(const Head& head, int64_t t, float* HWY_RESTRICT row, const float* HWY_RESTRICT bias,
+                                   int64_t Kp, Body&& body) {
   const Problem& p = head.p;
-  std::memset(a + p.K, 0, static_cast<size_t>(Kp - p.K) * sizeof(float));
-  load_row(head.row(p.g, t, head.hv), p.g.dtype, p.K, a);
-  head.gate.log_decay(a, p.K, Kp);
-}
-
-// b[0..rows) = activated beta of tokens [t, t + rows); b holds whole vectors.
-HWY_INLINE void load_beta(const Head& head, int64_t t, int64_t rows, float* HWY_RESTRICT b) {
-  const Problem& p = head.p;
-  for (int64_t i = 0; i < rows; ++i) {
-    b[i] = static_cast<float>(load_scalar(head.row(p.beta, t + i, head.hv), p.beta.dtype, 0));
-  }
-  for (int64_t i = rows; i % kN != 0; ++i) b[i] = 0.0f;
-  activate_beta(b, rows, p.beta_activation);
-}
-
-// Fills k, q, alpha, b of rows [0, rows) and the log decay G of the whole chunk.
-inline void load_tokens(const Head& head, int64_t t0, int64_t rows, const Scratch& s) {
-  std::memset(s.G, 0, static_cast<size_t>(s.Kp) * sizeof(float));
-  for (int64_t i = 0; i < rows; ++i) {
-    load_qk(head, t0 + i, s.k + i * s.Kp, s.q + i * s.Kp, s.Kp);
-    float* HWY_RESTRICT alpha = s.alpha + i * s.Kp;
-    load_log_decay(head, t0 + i, alpha, s.Kp);
-    for (int64_t c = 0; c < s.Kp; c += kN) {
-      const VF a = hn::Load(kD, alpha + c);
-      hn::Store(hn::Add(hn::Load(kD, s.G + c), a), kD, s.G + c);
-      hn::Store(exp_keep_nan(a), kD, alpha + c);
+  std::memset(row + p.K, 0, static_cast<size_t>(Kp - p.K) * sizeof(float));
+  load_row(head.row(p.g, t, head.hv), p.g.dtype, p.K, row);
+  for (int64_t c = 0; c < Kp; c += kN) {
+    const VF g = hn::Load(kD, row + c);
+    if constexpr (kKind == FKDA_GATE_LOG) {
+      body(c, g);
+    } else {
+      body(c, head.gate.template log_decay<kKind>(hn::Add(g, hn::Load(kD, bias + c))));
     }
   }
-  load_beta(head, t0, rows, s.b);
+}
+
+// s.bias = dt_bias of the head, padded.
+inline void load_bias(const Head& head, const Scratch& s) {
+  const int64_t K = head.p.K;
+  std::memset(s.bias, 0, static_cast<size_t>(s.Kp) * sizeof(float));
+  if (head.gate.dt_bias != nullptr) std::memcpy(s.bias, head.gate.dt_bias, static_cast<size_t>(K) * sizeof(float));
+}
+
+// b[0..rows) = activated beta of tokens [t, t + rows); b holds whole vectors. The tokens' values lie a stride apart:
+// they are gathered as bits and converted together.
+HWY_INLINE void load_beta(const Head& head, int64_t t, int64_t rows, float* HWY_RESTRICT b) {
+  const Problem& p = head.p;
+  const char* first = head.row(p.beta, t, head.hv);
+  const int64_t size = dtype_size(p.beta.dtype), pitch = p.beta.stride[1] * size, padded = round_up(rows, kN);
+  HWY_ALIGN char bits[kChunk * sizeof(float)] = {};
+  if (size == 2) {
+    for (int64_t i = 0; i < rows; ++i) std::memcpy(bits + 2 * i, first + i * pitch, 2);
+  } else {
+    for (int64_t i = 0; i < rows; ++i) std::memcpy(bits + 4 * i, first + i * pitch, 4);
+  }
+  load_row(bits, p.beta.dtype, padded, b);
+  activate_beta(b, padded, p.beta_activation);
+}
+
+// alpha of rows [0, rows), and the log decay G of the whole chunk.
+template <int kKind>
+inline void load_decays(const Head& head, int64_t t0, int64_t rows, const Scratch& s) {
+  std::memset(s.G, 0, static_cast<size_t>(s.Kp) * sizeof(float));
+  load_bias(head, s);
+  for (int64_t i = 0; i < rows; ++i) {
+    float* HWY_RESTRICT alpha = s.alpha + i * s.Kp;
+    for_each_log_decay<kKind>(head, t0 + i, alpha, s.bias, s.Kp, [&](int64_t c, VF a) HWY_ATTR {
+      hn::Store(hn::Add(hn::Load(kD, s.G + c), a), kD, s.G + c);
+      hn::Store(exp(a), kD, alpha + c);
+    });
+  }
   for (int64_t c = 0; c < s.Kp; c += kN) {
     VF hi, lo;
     split_exp(hn::Load(kD, s.G + c), hi, lo);
     hn::Store(hi, kD, s.hi + c);
     hn::Store(lo, kD, s.lo + c);
+  }
+}
+
+// Fills k, q, alpha, b of rows [0, rows) and the decay of the whole chunk.
+inline void load_tokens(const Head& head, int64_t t0, int64_t rows, const Scratch& s) {
+  for (int64_t i = 0; i < rows; ++i) load_qk(head, t0 + i, s.k + i * s.Kp, s.q + i * s.Kp, s.Kp);
+  load_beta(head, t0, rows, s.b);
+  switch (head.gate.kind) {
+    case FKDA_GATE_BOUNDED: return load_decays<FKDA_GATE_BOUNDED>(head, t0, rows, s);
+    case FKDA_GATE_SOFTPLUS: return load_decays<FKDA_GATE_SOFTPLUS>(head, t0, rows, s);
+    default: return load_decays<FKDA_GATE_LOG>(head, t0, rows, s);
   }
 }
 

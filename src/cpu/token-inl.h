@@ -89,21 +89,31 @@ inline void step_k_first_column(const TokenRows& r, int64_t K, int64_t V, float 
   *o = qS;
 }
 
+// hi, lo and kd of one token.
+template <int kKind>
+inline void load_token_decay(const Head& head, int64_t t, const Scratch& s, float* HWY_RESTRICT kd) {
+  for_each_log_decay<kKind>(head, t, s.alpha, s.bias, s.Kp, [&](int64_t c, VF a) HWY_ATTR {
+    VF hi, lo;
+    split_exp(a, hi, lo);
+    hn::Store(hi, kD, s.hi + c);
+    hn::Store(lo, kD, s.lo + c);
+    hn::Store(hn::Mul(hn::Load(kD, s.k + c), hi), kD, kd + c);
+  });
+}
+
 // Tokens [t0, t0 + rows): the first step reads `from` and all write `to` (fp32, caller's order; may be the same).
 inline void run_tokens(const Head& head, int64_t t0, int64_t rows, const Scratch& s, Columns columns,
                        const float* from, float* to) {
   const Problem& p = head.p;
   const TokenRows r{s.k, s.q, s.kr, s.hi, s.lo};
   load_beta(head, t0, rows, s.b);
+  load_bias(head, s);
   for (int64_t t = t0; t < t0 + rows; ++t) {
     load_qk(head, t, s.k, s.q, s.Kp);
-    load_log_decay(head, t, s.a, s.Kp);
-    for (int64_t c = 0; c < s.Kp; c += kN) {
-      VF hi, lo;
-      split_exp(hn::Load(kD, s.a + c), hi, lo);
-      hn::Store(hi, kD, s.hi + c);
-      hn::Store(lo, kD, s.lo + c);
-      hn::Store(hn::Mul(hn::Load(kD, s.k + c), hi), kD, s.kr + c);
+    switch (head.gate.kind) {
+      case FKDA_GATE_BOUNDED: load_token_decay<FKDA_GATE_BOUNDED>(head, t, s, s.kr); break;
+      case FKDA_GATE_SOFTPLUS: load_token_decay<FKDA_GATE_SOFTPLUS>(head, t, s, s.kr); break;
+      default: load_token_decay<FKDA_GATE_LOG>(head, t, s, s.kr);
     }
     const float b = s.b[t - t0];
     load_row(head.row(p.v, t, head.hv) + columns.begin * dtype_size(p.v.dtype), p.v.dtype,
