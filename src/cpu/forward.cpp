@@ -164,6 +164,7 @@ void run_item_simd(const Problem& p, const Item& item, const ScratchLayout& layo
     for (int64_t i = 0; i < heads; ++i) runs[i].chunk(t0, rows, runs[i].prefetcher(next, upcoming));
   }
   for (int64_t i = 0; i < heads; ++i) runs[i].finish();
+  hwy::FlushStream();  // streamed states must be visible before the worker says it is done
 }
 
 const char* target_name_simd() { return hwy::TargetName(HWY_TARGET); }

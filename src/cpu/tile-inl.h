@@ -65,10 +65,29 @@ struct Tile {
   }
 };
 
+// The sums over the lanes of four vectors, side by side: two interleaving steps bring the four sums of each 128-bit
+// block together, then the blocks are added.
+using D4 = hn::CappedTag<float, 4>;
+using V4 = hn::Vec<D4>;
+
+HWY_INLINE V4 sum_lanes(VF a, VF b, VF c, VF d) {
+  const D4 d4;
+  const hn::Repartition<uint64_t, DF> d64;
+  const auto ab = hn::BitCast(d64, hn::Add(hn::InterleaveLower(kD, a, b), hn::InterleaveUpper(kD, a, b)));
+  const auto cd = hn::BitCast(d64, hn::Add(hn::InterleaveLower(kD, c, d), hn::InterleaveUpper(kD, c, d)));
+  const VF sums = hn::Add(hn::BitCast(kD, hn::InterleaveLower(d64, ab, cd)),
+                          hn::BitCast(kD, hn::InterleaveUpper(d64, ab, cd)));
+  HWY_ALIGN float blocks[kLane];
+  hn::Store(sums, kD, blocks);
+  V4 total = hn::Load(d4, blocks);
+  for (int64_t l = 4; l < kN; l += 4) total = hn::Add(total, hn::Load(d4, blocks + l));
+  return total;
+}
+
 // Rows of a dot block: 4 x 4 accumulators, or 2 x 4 where registers are few.
 inline constexpr int kDotRows = kRows / 2;
 
-// out[i * out_stride + j] = scale[i] * sum_k a[i * Kp + k] * b[j * Kp + k] for i < kDotRows, j < 4.
+// out[i * out_stride + j] = sum_k a[i * Kp + k] * b[j * Kp + k] for i < kDotRows, j < 4.
 HWY_INLINE void dot_block(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t Kp,
                           float* HWY_RESTRICT out, int64_t out_stride) {
   VF acc[kDotRows][4];
@@ -86,22 +105,9 @@ HWY_INLINE void dot_block(const float* HWY_RESTRICT a, const float* HWY_RESTRICT
       acc[i][3] = hn::MulAdd(a_i, b3, acc[i][3]);
     }
   }
-  // Sum the lanes of four accumulators at once: two interleaving steps leave the four sums of each 128-bit block side
-  // by side, then the blocks are added.
-  const hn::CappedTag<float, 4> d4;
-  const hn::Repartition<uint64_t, DF> d64;
-  HWY_ALIGN float blocks[kLane];
   HWY_UNROLL(4)
   for (int i = 0; i < kDotRows; ++i) {
-    const VF s01 = hn::Add(hn::InterleaveLower(kD, acc[i][0], acc[i][1]), hn::InterleaveUpper(kD, acc[i][0], acc[i][1]));
-    const VF s23 = hn::Add(hn::InterleaveLower(kD, acc[i][2], acc[i][3]), hn::InterleaveUpper(kD, acc[i][2], acc[i][3]));
-    const auto p01 = hn::BitCast(d64, s01), p23 = hn::BitCast(d64, s23);
-    const VF sums = hn::Add(hn::BitCast(kD, hn::InterleaveLower(d64, p01, p23)),
-                            hn::BitCast(kD, hn::InterleaveUpper(d64, p01, p23)));
-    hn::Store(sums, kD, blocks);
-    auto total = hn::Load(d4, blocks);
-    for (int64_t l = 4; l < kN; l += 4) total = hn::Add(total, hn::Load(d4, blocks + l));
-    hn::StoreU(total, d4, out + i * out_stride);
+    hn::StoreU(sum_lanes(acc[i][0], acc[i][1], acc[i][2], acc[i][3]), D4(), out + i * out_stride);
   }
 }
 
