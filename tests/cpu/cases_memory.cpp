@@ -74,8 +74,14 @@ TEST_P(Memory, Row11_EverySizeAtTheEndOfItsAllocation) {  // tails of vectors, o
     for (const int64_t width : {8, 24, 40, 128}) {
       for (const int32_t dtype : {FKDA_BFLOAT16, FKDA_FLOAT16, FKDA_FLOAT32}) {
         for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
-          const Case c({.T = T, .K = width, .V = 48 - width % 48, .dtype = dtype, .initial_state = FKDA_BFLOAT16,
-                        .state_layout = layout, .seed = 302, .fence = Fence::kBehind});
+          const Case c({.T = T,
+                        .K = width,
+                        .V = 48 - width % 48,
+                        .dtype = dtype,
+                        .initial_state = FKDA_BFLOAT16,
+                        .state_layout = layout,
+                        .seed = 302,
+                        .fence = Fence::kBehind});
           Want want = {.out = dtype, .final_state = FKDA_BFLOAT16, .fence = Fence::kBehind};
           const Outputs fenced = run(c, want, how());
           EXPECT_TRUE(all_finite(fenced.out));
@@ -103,8 +109,7 @@ TEST_P(Memory, RowsOutsideEverySequenceDoNotExist) {  // cu_seqlens ends at T: e
 // q, k and v as slices of one projection [B, T, 2*H*K + HV*V + pad], as a layer that projects once has them.
 void fuse_projection(Case& c, int64_t pad, Fence fence = Fence::kNaN) {
   const int64_t qk = c.H * c.K, width = 2 * qk + c.HV * c.V + pad;
-  const auto buffer = std::make_shared<Buffer>(
-      static_cast<size_t>(c.B * c.T * width * dtype_size(c.q.dtype())), fence);
+  const auto buffer = std::make_shared<Buffer>(static_cast<size_t>(c.B * c.T * width * dtype_size(c.q.dtype())), fence);
   const auto slice = [&](Tensor& x, int64_t offset, int64_t head_width) {
     Tensor view(buffer, x.dtype(), x.shape(), {c.T * width, width, head_width, 1}, offset);
     view.copy_from(x);
@@ -138,8 +143,8 @@ TEST_P(Memory, Row20_ViewsThatStartOneElementIntoTheirStorage) {
   const Spec spec = {.T = 45, .H = 2, .K = 64, .V = 32, .initial_state = FKDA_FLOAT32, .seed = 313};
   const Case dense(spec);
   Case shifted(spec);
-  for (Tensor Case::* x : {&Case::q, &Case::k, &Case::v, &Case::g, &Case::beta, &Case::A_log, &Case::dt_bias,
-                           &Case::initial_state}) {
+  for (Tensor Case::*x :
+       {&Case::q, &Case::k, &Case::v, &Case::g, &Case::beta, &Case::A_log, &Case::dt_bias, &Case::initial_state}) {
     const Tensor& original = dense.*x;
     const auto bytes = static_cast<size_t>((original.numel() + 1) * dtype_size(original.dtype()));
     shifted.*x = Tensor(std::make_shared<Buffer>(bytes), original.dtype(), original.shape(), original.stride(), 1);
@@ -157,7 +162,7 @@ TEST_P(Memory, Row20_ViewsThatStartOneElementIntoTheirStorage) {
 TEST_P(Memory, Row20_HeadsOutermost) {  // [B,H,T,D] seen as [B,T,H,D]
   const Case dense({.B = 2, .T = 45, .H = 3, .K = 64, .V = 32, .seed = 314});
   Case transposed = dense;
-  for (Tensor Case::* x : {&Case::q, &Case::k, &Case::v, &Case::g}) {
+  for (Tensor Case::*x : {&Case::q, &Case::k, &Case::v, &Case::g}) {
     const int64_t width = (dense.*x).shape()[3];
     transposed.*x = (dense.*x).with_stride({3 * 45 * width, width, 45 * width, 1});
   }
@@ -170,7 +175,7 @@ TEST_P(Memory, Row20_HeadsOutermost) {  // [B,H,T,D] seen as [B,T,H,D]
 TEST_P(Memory, Row20_TokensOutermost) {  // [T,B,H,D] seen as [B,T,H,D]
   const Case dense({.B = 2, .T = 45, .H = 3, .K = 64, .V = 32, .seed = 315});
   Case transposed = dense;
-  for (Tensor Case::* x : {&Case::q, &Case::k, &Case::v, &Case::g}) {
+  for (Tensor Case::*x : {&Case::q, &Case::k, &Case::v, &Case::g}) {
     const int64_t width = (dense.*x).shape()[3];
     transposed.*x = (dense.*x).with_stride({3 * width, 2 * 3 * width, width, 1});
   }

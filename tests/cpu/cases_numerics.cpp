@@ -186,7 +186,12 @@ TEST_P(Numerics, Row17_TheStateFadesByTheExactDecay) {  // nothing is written in
 }
 
 TEST_P(Numerics, Row17_StateInBF16) {
-  Case c({.T = 4096, .K = 64, .V = 64, .g_dtype = FKDA_FLOAT32, .gate = FKDA_GATE_LOG, .initial_state = FKDA_BFLOAT16,
+  Case c({.T = 4096,
+          .K = 64,
+          .V = 64,
+          .g_dtype = FKDA_FLOAT32,
+          .gate = FKDA_GATE_LOG,
+          .initial_state = FKDA_BFLOAT16,
           .seed = 33});
   c.g.fill(std::log(0.99992));
   expect_right(c, 2e-3, {.out = FKDA_BFLOAT16, .final_state = FKDA_BFLOAT16});
@@ -250,7 +255,8 @@ TEST_P(Numerics, Row28_KeyAndValueWidthDiffer) {
   for (const auto& [K, V] : std::vector<std::pair<int64_t, int64_t>>{
            {64, 512}, {512, 64}, {128, 64}, {64, 128}, {8, 40}, {40, 8}, {24, 24}, {128, 256}, {256, 32}, {120, 136}}) {
     for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
-      const Case c({.T = 70, .H = 2, .K = K, .V = V, .initial_state = FKDA_FLOAT32, .state_layout = layout, .seed = 47});
+      const Case c(
+          {.T = 70, .H = 2, .K = K, .V = V, .initial_state = FKDA_FLOAT32, .state_layout = layout, .seed = 47});
       SCOPED_TRACE(testing::Message() << "K " << K << ", V " << V << ", layout " << layout);
       expect_right(c);
     }
@@ -334,7 +340,8 @@ TEST_P(Numerics, Row47_ActivatedBetaZeroAndOne) {
 
 // ---------------------------------------------------------------------------- gates at their limits: rows 48, 49, 51
 
-TEST_P(Numerics, Row48_SoftplusGateWithHugeALog) {  // exp(100) times softplus(-200) is decay 1, times softplus(-50) is 0
+TEST_P(Numerics,
+       Row48_SoftplusGateWithHugeALog) {  // exp(100) times softplus(-200) is decay 1, times softplus(-50) is 0
   for (const double g : {-200.0, -50.0}) {
     Case c({.T = 100, .gate = FKDA_GATE_SOFTPLUS, .dt_bias = false, .initial_state = FKDA_FLOAT32, .seed = 61});
     c.A_log.fill(100.0);
@@ -413,7 +420,12 @@ TEST_P(Numerics, Row51_WithoutALogOrDtBias) {
 }
 
 TEST_P(Numerics, Row51_TheGateFormula) {  // one token, nothing written: the state shows exp(a) by itself
-  Case c({.T = 1, .K = 8, .V = 8, .dtype = FKDA_FLOAT32, .beta = FKDA_BETA_ACTIVATED, .initial_state = FKDA_FLOAT32,
+  Case c({.T = 1,
+          .K = 8,
+          .V = 8,
+          .dtype = FKDA_FLOAT32,
+          .beta = FKDA_BETA_ACTIVATED,
+          .initial_state = FKDA_FLOAT32,
           .seed = 66});
   c.beta.fill(0.0);
   c.initial_state.fill(1.0);
@@ -466,8 +478,17 @@ TEST_P(Numerics, EveryBetaFormGateAndNormalisation) {
   for (const int32_t beta : {FKDA_BETA_SIGMOID, FKDA_BETA_TWICE_SIGMOID, FKDA_BETA_ACTIVATED}) {
     for (const int32_t gate : {FKDA_GATE_BOUNDED, FKDA_GATE_SOFTPLUS, FKDA_GATE_LOG}) {
       for (const int32_t norm : {0, 1}) {
-        const Case c({.B = 2, .T = 37, .H = 2, .HV = 4, .K = 64, .V = 32, .gate = gate, .beta = beta,
-                      .qk_l2norm = norm, .initial_state = FKDA_FLOAT32, .seed = 72});
+        const Case c({.B = 2,
+                      .T = 37,
+                      .H = 2,
+                      .HV = 4,
+                      .K = 64,
+                      .V = 32,
+                      .gate = gate,
+                      .beta = beta,
+                      .qk_l2norm = norm,
+                      .initial_state = FKDA_FLOAT32,
+                      .seed = 72});
         SCOPED_TRACE(testing::Message() << "beta " << beta << ", gate " << gate << ", norm " << norm);
         expect_right(c);
       }

@@ -62,8 +62,8 @@ TEST_P(Packed, Row03_EveryLengthFrom1To130) {
 }
 
 TEST_P(Packed, Row03_AndRow39_PackedIsApartInBits) {
-  const Case c({.H = 2, .HV = 4, .K = 64, .V = 32, .cu = cumulative(kLengths), .initial_state = FKDA_FLOAT32,
-                .seed = 103});
+  const Case c(
+      {.H = 2, .HV = 4, .K = 64, .V = 32, .cu = cumulative(kLengths), .initial_state = FKDA_FLOAT32, .seed = 103});
   expect_right(c);
   const Outputs together = run(c, kFp32, how());
   for (int64_t n = 0; n < c.N; ++n) expect_same_alone(c, together, n);
@@ -73,10 +73,10 @@ TEST_P(Packed, Row39_TheOrderOfTheSequencesDoesNotMatter) {
   const std::vector<int64_t> lengths = {17, 64, 1, 100};
   const Case c({.cu = cumulative(lengths), .seed = 104});
   Case reversed({.cu = cumulative({100, 1, 64, 17}), .seed = 104});
-  const auto copy = [&](Tensor Case::* tensor) {
+  const auto copy = [&](Tensor Case::*tensor) {
     for (int64_t n = 0; n < 4; ++n) reversed.rows(reversed.*tensor, n).copy_from(c.rows(c.*tensor, 3 - n));
   };
-  for (Tensor Case::* tensor : {&Case::q, &Case::k, &Case::v, &Case::g, &Case::beta}) copy(tensor);
+  for (Tensor Case::*tensor : {&Case::q, &Case::k, &Case::v, &Case::g, &Case::beta}) copy(tensor);
   const Outputs forwards = run(c, kFp32, how()), backwards = run(reversed, kFp32, how());
   for (int64_t n = 0; n < 4; ++n) {
     EXPECT_TRUE(same_bits(reversed.rows(backwards.out, n), c.rows(forwards.out, 3 - n))) << n;
@@ -163,7 +163,7 @@ TEST_P(Packed, LaterTokensNeverChangeEarlierOutputs) {  // causal: finite change
     const Case c(spec);
     Case changed(spec);
     const Case other({.T = 100, .K = 64, .V = 32, .initial_state = FKDA_FLOAT32, .seed = 109});
-    for (Tensor Case::* x : {&Case::q, &Case::k, &Case::v, &Case::g, &Case::beta}) {
+    for (Tensor Case::*x : {&Case::q, &Case::k, &Case::v, &Case::g, &Case::beta}) {
       (changed.*x).narrow(1, t, c.T - t).copy_from((other.*x).narrow(1, t, c.T - t));
     }
     EXPECT_TRUE(same_bits(run(changed, kFp32, how()).out.narrow(1, 0, t), run(c, kFp32, how()).out.narrow(1, 0, t)))
@@ -176,7 +176,7 @@ TEST_P(Packed, LaterNaNsNeverReachEarlierOutputs) {
     const Spec spec = {.T = 100, .K = 64, .V = 32, .initial_state = FKDA_FLOAT32, .seed = 108};
     const Case c(spec);
     const Outputs before = run(c, kFp32, how());
-    for (Tensor Case::* x : {&Case::q, &Case::k, &Case::v, &Case::g, &Case::beta}) {
+    for (Tensor Case::*x : {&Case::q, &Case::k, &Case::v, &Case::g, &Case::beta}) {
       Case changed(spec);
       Tensor((changed.*x).narrow(1, t, c.T - t)).poison();
       EXPECT_TRUE(same_bits(run(changed, kFp32, how()).out.narrow(1, 0, t), before.out.narrow(1, 0, t)))
@@ -188,9 +188,8 @@ TEST_P(Packed, LaterNaNsNeverReachEarlierOutputs) {
 // --------------------------------------------------------------------------------------- empty sequences: row 4
 
 TEST_P(Packed, Row04_EmptySequencesKeepTheirState) {
-  const std::vector<std::vector<int64_t>> batches = {{0, 0, 5}, {0, 5, 5},    {0, 5, 5, 5, 9},
-                                                     {0, 0},    {0, 0, 0},    {0, 0, 64, 64},
-                                                     {0},       {0, 0, 1, 1}, {0, 40, 40, 40}};
+  const std::vector<std::vector<int64_t>> batches = {
+      {0, 0, 5}, {0, 5, 5}, {0, 5, 5, 5, 9}, {0, 0}, {0, 0, 0}, {0, 0, 64, 64}, {0}, {0, 0, 1, 1}, {0, 40, 40, 40}};
   for (const std::vector<int64_t>& cu : batches) {
     for (const int32_t state : {kAbsent, int32_t{FKDA_BFLOAT16}, int32_t{FKDA_FLOAT32}}) {
       for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
@@ -243,8 +242,8 @@ TEST_P(Packed, Row04_TensorsWithoutElementsMayBeNull) {
   Outputs outputs = c.make_outputs(kFp32);
   fkda_problem problem = c.problem(outputs);
   problem.backend = GetParam();
-  for (fkda_tensor fkda_problem::* view :
-       {&fkda_problem::q, &fkda_problem::k, &fkda_problem::v, &fkda_problem::g, &fkda_problem::beta, &fkda_problem::out}) {
+  for (fkda_tensor fkda_problem::*view : {&fkda_problem::q, &fkda_problem::k, &fkda_problem::v, &fkda_problem::g,
+                                          &fkda_problem::beta, &fkda_problem::out}) {
     (problem.*view).data = nullptr;
   }
   ASSERT_EQ(forward(problem), FKDA_OK) << fkda_last_error();
@@ -262,8 +261,12 @@ TEST_P(Packed, Row05_OneTokenBesideManyOthers) {
 }
 
 TEST_P(Packed, Row05_AsManySequencesAsTokens) {
-  const Case c({.H = 2, .K = 64, .V = 32, .cu = cumulative(std::vector<int64_t>(1024, 1)),
-                .initial_state = FKDA_BFLOAT16, .seed = 122});
+  const Case c({.H = 2,
+                .K = 64,
+                .V = 32,
+                .cu = cumulative(std::vector<int64_t>(1024, 1)),
+                .initial_state = FKDA_BFLOAT16,
+                .seed = 122});
   expect_right(c);
 }
 
@@ -285,17 +288,28 @@ void expect_one_token_each(const Case& c, const Outputs& outputs, int64_t n) {
 }
 
 TEST_P(Packed, Row09_ManySequencesOfLengthOne) {  // 2048 x 32 heads: 65,536 work items
-  Case c({.H = 32, .K = 32, .V = 8, .cu = cumulative(std::vector<int64_t>(2048, 1)), .dtype = FKDA_FLOAT32,
-          .beta = FKDA_BETA_ACTIVATED, .qk_l2norm = 0, .seed = 123});
+  Case c({.H = 32,
+          .K = 32,
+          .V = 8,
+          .cu = cumulative(std::vector<int64_t>(2048, 1)),
+          .dtype = FKDA_FLOAT32,
+          .beta = FKDA_BETA_ACTIVATED,
+          .qk_l2norm = 0,
+          .seed = 123});
   c.options.scale = 0.5f;
   const Outputs outputs = run(c, kFp32, how());
   for (int64_t n = 0; n < c.N; n += 89) expect_one_token_each(c, outputs, n);
   expect_one_token_each(c, outputs, c.N - 1);
 }
 
-TEST_P(Packed, Row09_And54_SeventyThousandSequences) {
-  Case c({.K = 32, .V = 8, .cu = cumulative(std::vector<int64_t>(70000, 1)), .dtype = FKDA_FLOAT32,
-          .beta = FKDA_BETA_ACTIVATED, .qk_l2norm = 0, .seed = 124});
+TEST_P(Packed, Row09_AndRow54_SeventyThousandSequences) {
+  Case c({.K = 32,
+          .V = 8,
+          .cu = cumulative(std::vector<int64_t>(70000, 1)),
+          .dtype = FKDA_FLOAT32,
+          .beta = FKDA_BETA_ACTIVATED,
+          .qk_l2norm = 0,
+          .seed = 124});
   c.options.scale = 0.5f;
   const Outputs outputs = run(c, {.out = FKDA_FLOAT32, .final_state = kAbsent}, how());
   for (int64_t n = 0; n < c.N; n += 1009) expect_one_token_each(c, outputs, n);

@@ -104,16 +104,21 @@ TEST_P(State, EveryPairOfStateDtypes) {
     for (const int32_t initial : {kAbsent, int32_t{FKDA_FLOAT32}, int32_t{FKDA_BFLOAT16}}) {
       for (const int32_t final_state : {kAbsent, int32_t{FKDA_FLOAT32}, int32_t{FKDA_BFLOAT16}}) {
         for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
-          const Case c({.B = 2, .T = T, .H = 2, .K = 64, .V = 40, .initial_state = initial, .state_layout = layout,
+          const Case c({.B = 2,
+                        .T = T,
+                        .H = 2,
+                        .K = 64,
+                        .V = 40,
+                        .initial_state = initial,
+                        .state_layout = layout,
                         .seed = 211});
           const Want want = {.out = FKDA_FLOAT32, .final_state = final_state};
           const Outputs actual = run(c, want, how()), expected = reference(c, want);
-          SCOPED_TRACE(testing::Message() << "T " << T << ", state " << initial << " to " << final_state << ", layout "
-                                          << layout);
+          SCOPED_TRACE(testing::Message()
+                       << "T " << T << ", state " << initial << " to " << final_state << ", layout " << layout);
           EXPECT_LE(rms_error(actual.out, expected.out), kBar);
           if (final_state == kAbsent) continue;
-          EXPECT_LE(rms_error(actual.final_state, expected.final_state),
-                    final_state == FKDA_BFLOAT16 ? 2.5e-3 : kBar);
+          EXPECT_LE(rms_error(actual.final_state, expected.final_state), final_state == FKDA_BFLOAT16 ? 2.5e-3 : kBar);
         }
       }
     }
@@ -154,8 +159,8 @@ TEST_P(State, InPlaceIsOutOfPlaceInBits) {
   for (const int64_t T : {0, 1, 5, 40, 64, 70}) {
     for (const int32_t dtype : {FKDA_FLOAT32, FKDA_BFLOAT16}) {
       for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
-        const Case c({.B = 3, .T = T, .H = 2, .K = 64, .V = 40, .initial_state = dtype, .state_layout = layout,
-                      .seed = 215});
+        const Case c(
+            {.B = 3, .T = T, .H = 2, .K = 64, .V = 40, .initial_state = dtype, .state_layout = layout, .seed = 215});
         const Outputs apart = run(c, {.out = FKDA_FLOAT32, .final_state = dtype}, how());
         const Outputs in_place = run(c, {.out = FKDA_FLOAT32, .final_state = dtype, .in_place = true}, how());
         SCOPED_TRACE(testing::Message() << "T " << T << ", dtype " << dtype << ", layout " << layout);
@@ -181,7 +186,13 @@ TEST_P(State, InPlaceInColumnsOfOneHead) {  // one head over several threads: th
 
 TEST_P(State, StridesBetweenStatesAreFree) {
   for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
-    const Case c({.B = 2, .T = 40, .H = 2, .K = 64, .V = 40, .initial_state = FKDA_FLOAT32, .state_layout = layout,
+    const Case c({.B = 2,
+                  .T = 40,
+                  .H = 2,
+                  .K = 64,
+                  .V = 40,
+                  .initial_state = FKDA_FLOAT32,
+                  .state_layout = layout,
                   .seed = 217});
     const int64_t row = layout == FKDA_STATE_V_FIRST ? 64 : 40;
     const Outputs dense = run(c, {.out = FKDA_FLOAT32}, how());
@@ -224,10 +235,17 @@ TEST_P(Pool, Row06_OnlyTheNamedSlotsChange) {
       for (const int32_t dtype : {FKDA_FLOAT32, FKDA_BFLOAT16}) {
         for (const bool in_place : {true, false}) {
           const auto N = static_cast<int64_t>(indices.size());
-          const Case c({.B = N, .T = 21, .H = 2, .K = 64, .V = 32, .initial_state = dtype, .slots = 5,
-                        .indices = indices, .index_dtype = index_dtype, .seed = 221});
-          const Outputs outputs =
-              run(c, {.out = FKDA_FLOAT32, .final_state = dtype, .in_place = in_place}, how());
+          const Case c({.B = N,
+                        .T = 21,
+                        .H = 2,
+                        .K = 64,
+                        .V = 32,
+                        .initial_state = dtype,
+                        .slots = 5,
+                        .indices = indices,
+                        .index_dtype = index_dtype,
+                        .seed = 221});
+          const Outputs outputs = run(c, {.out = FKDA_FLOAT32, .final_state = dtype, .in_place = in_place}, how());
           SCOPED_TRACE(testing::PrintToString(indices) + (in_place ? " in place" : " into another pool"));
           std::vector<bool> named(5, false);
           for (int64_t n = 0; n < N; ++n) {
@@ -264,8 +282,14 @@ TEST_P(Pool, Row06_ASlotOfMinusOneStartsFromZero) {
 }
 
 TEST_P(Pool, Row06_EmptySequencesLeaveTheirSlotAsItIs) {
-  const Case c({.H = 2, .K = 64, .V = 32, .cu = {0, 0, 20, 20}, .initial_state = FKDA_BFLOAT16, .slots = 5,
-                .indices = {1, 4, -1}, .seed = 223});
+  const Case c({.H = 2,
+                .K = 64,
+                .V = 32,
+                .cu = {0, 0, 20, 20},
+                .initial_state = FKDA_BFLOAT16,
+                .slots = 5,
+                .indices = {1, 4, -1},
+                .seed = 223});
   const Outputs outputs = run(c, {.out = FKDA_FLOAT32, .in_place = true}, how());
   for (const int64_t slot : {0, 1, 2, 3}) {
     EXPECT_TRUE(same_bits(outputs.final_state.narrow(0, slot, 1), c.initial_state.narrow(0, slot, 1))) << slot;
@@ -275,8 +299,15 @@ TEST_P(Pool, Row06_EmptySequencesLeaveTheirSlotAsItIs) {
 
 TEST_P(Pool, Row06_PaddedSlots) {  // the memory between the slots is watched by run()
   for (const int64_t T : {1, 21, 40}) {
-    const Case dense({.B = 2, .T = T, .H = 2, .K = 64, .V = 32, .initial_state = FKDA_FLOAT32, .slots = 5,
-                      .indices = {3, 0}, .seed = 224});
+    const Case dense({.B = 2,
+                      .T = T,
+                      .H = 2,
+                      .K = 64,
+                      .V = 32,
+                      .initial_state = FKDA_FLOAT32,
+                      .slots = 5,
+                      .indices = {3, 0},
+                      .seed = 224});
     Case padded = dense;
     padded.initial_state = dense.initial_state.with_stride({2 * 32 * 64 + 1000, 32 * 64, 64, 1});
     const Outputs a = run(dense, {.out = FKDA_FLOAT32, .in_place = true}, how());
@@ -398,10 +429,15 @@ TEST_P(State, BatchInvarianceAskedForIsGranted) {
 TEST_P(State, Row61_ACheckpointIsTheFinalStateOfItsPrefixInBits) {
   for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
     for (const int32_t dtype : {wide(), int32_t{FKDA_BFLOAT16}}) {
-      const Case c({.H = 2, .K = 64, .V = 40, .cu = {0, 130, 130, 137, 237}, .initial_state = FKDA_FLOAT32,
-                    .state_layout = layout,
-                    .checkpoint_offsets = {{128, 0, 16, 112, -1}, {0, -1, -1, -1, -5}, {0, -1, 0, -1, -1}, {96, 96, 80, 64, 48}},
-                    .seed = 241});
+      const Case c(
+          {.H = 2,
+           .K = 64,
+           .V = 40,
+           .cu = {0, 130, 130, 137, 237},
+           .initial_state = FKDA_FLOAT32,
+           .state_layout = layout,
+           .checkpoint_offsets = {{128, 0, 16, 112, -1}, {0, -1, -1, -1, -5}, {0, -1, 0, -1, -1}, {96, 96, 80, 64, 48}},
+           .seed = 241});
       const Want want = {.out = FKDA_FLOAT32, .final_state = wide(), .checkpoints = dtype};
       const Outputs outputs = run(c, want, how());
       for (int64_t n = 0; n < c.N; ++n) {
@@ -432,8 +468,13 @@ TEST_P(State, Row61_EveryOffsetOfOneSequence) {
   std::vector<int64_t> offsets;
   for (int64_t offset = 0; offset <= 200; offset += 16) offsets.push_back(offset);
   for (const int32_t offset_dtype : {FKDA_INT32, FKDA_INT64}) {
-    const Case c({.T = 200, .H = 2, .K = 64, .V = 32, .checkpoint_offsets = {offsets},
-                  .checkpoint_offset_dtype = offset_dtype, .seed = 242});
+    const Case c({.T = 200,
+                  .H = 2,
+                  .K = 64,
+                  .V = 32,
+                  .checkpoint_offsets = {offsets},
+                  .checkpoint_offset_dtype = offset_dtype,
+                  .seed = 242});
     const Outputs outputs = run(c, {.out = wide(), .final_state = kAbsent, .checkpoints = wide()}, how());
     for (int64_t i = 0; i < c.P; ++i) {
       const Outputs prefix = resume(c, 0, offsets[static_cast<size_t>(i)], {});
@@ -478,10 +519,9 @@ TEST_P(State, IntermediateStatesAreTheFinalStatesOfTheirPrefixesInBits) {
           spec.cu = {0, 64, 64, 69, 169};
         }
         const Case c(spec);
-        const Outputs outputs = run(c,
-                                    {.out = FKDA_FLOAT32, .final_state = wide(), .intermediate_states = dtype,
-                                     .intermediate_every = every},
-                                    how());
+        const Outputs outputs = run(
+            c, {.out = FKDA_FLOAT32, .final_state = wide(), .intermediate_states = dtype, .intermediate_every = every},
+            how());
         int64_t index = 0;
         for (int64_t n = 0; n < c.N; ++n) {
           if (!packed) index = 0;
@@ -503,12 +543,19 @@ TEST_P(State, IntermediateStatesAreTheFinalStatesOfTheirPrefixesInBits) {
 }
 
 TEST_P(State, CheckpointsAndIntermediateStatesOfAPool) {
-  const Case c({.B = 2, .T = 70, .H = 2, .K = 64, .V = 32, .initial_state = FKDA_FLOAT32, .slots = 4,
-                .indices = {2, -1}, .checkpoint_offsets = {{0, 48}, {0, 48}}, .seed = 246});
-  const Outputs outputs = run(c,
-                              {.out = FKDA_FLOAT32, .checkpoints = FKDA_FLOAT32, .intermediate_states = FKDA_FLOAT32,
-                               .in_place = true},
-                              how());
+  const Case c({.B = 2,
+                .T = 70,
+                .H = 2,
+                .K = 64,
+                .V = 32,
+                .initial_state = FKDA_FLOAT32,
+                .slots = 4,
+                .indices = {2, -1},
+                .checkpoint_offsets = {{0, 48}, {0, 48}},
+                .seed = 246});
+  const Outputs outputs =
+      run(c, {.out = FKDA_FLOAT32, .checkpoints = FKDA_FLOAT32, .intermediate_states = FKDA_FLOAT32, .in_place = true},
+          how());
   const auto first = [&](const Tensor& x, int64_t n) {
     const Tensor state = x.narrow(0, n, 1).narrow(1, 0, 1).to(FKDA_FLOAT32);
     return Tensor(state.buffer(), FKDA_FLOAT32, c.state_shape(1), {2 * 32 * 64, 32 * 64, 64, 1}, 0);

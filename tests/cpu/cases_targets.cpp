@@ -1,12 +1,11 @@
 // The CPU backend on every instruction set that it was compiled for and this machine has, not only the best one.
-#include <hwy/targets.h>
-
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include "support/case.hpp"
 #include "support/tensor.hpp"
@@ -68,8 +67,16 @@ TEST_P(Target, EveryGateBetaFormAndDtype) {
     for (const int32_t beta : {FKDA_BETA_SIGMOID, FKDA_BETA_TWICE_SIGMOID, FKDA_BETA_ACTIVATED}) {
       for (const int32_t dtype : {FKDA_BFLOAT16, FKDA_FLOAT16, FKDA_FLOAT32}) {
         SCOPED_TRACE(testing::Message() << "gate " << gate << ", beta " << beta << ", dtype " << dtype);
-        expect_right(Case({.T = 77, .H = 2, .HV = 4, .K = 64, .V = 40, .dtype = dtype, .gate = gate, .beta = beta,
-                           .initial_state = FKDA_FLOAT32, .seed = 401}));
+        expect_right(Case({.T = 77,
+                           .H = 2,
+                           .HV = 4,
+                           .K = 64,
+                           .V = 40,
+                           .dtype = dtype,
+                           .gate = gate,
+                           .beta = beta,
+                           .initial_state = FKDA_FLOAT32,
+                           .seed = 401}));
       }
     }
   }
@@ -81,8 +88,8 @@ TEST_P(Target, EveryWidthAndLayout) {
     for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
       for (const int64_t T : {1, 70}) {
         SCOPED_TRACE(testing::Message() << "K " << K << ", V " << V << ", layout " << layout << ", T " << T);
-        expect_right(Case({.T = T, .H = 2, .K = K, .V = V, .initial_state = FKDA_FLOAT32, .state_layout = layout,
-                           .seed = 402}));
+        expect_right(
+            Case({.T = T, .H = 2, .K = K, .V = V, .initial_state = FKDA_FLOAT32, .state_layout = layout, .seed = 402}));
       }
     }
   }
@@ -114,7 +121,7 @@ TEST_P(Target, WideInputsAreTheNarrowOnes) {  // every 16-bit value is read exac
     narrow.v.set(5, 3e-8);  // subnormal in fp16
     narrow.v.set(6, -0.0);
     Case wide = narrow;
-    for (Tensor Case::* x : {&Case::q, &Case::k, &Case::v, &Case::g, &Case::beta}) {
+    for (Tensor Case::*x : {&Case::q, &Case::k, &Case::v, &Case::g, &Case::beta}) {
       wide.*x = (narrow.*x).to(FKDA_FLOAT32);
     }
     const Outputs a = run(narrow, kFp32, {}), b = run(wide, kFp32, {});
@@ -160,7 +167,13 @@ TEST_P(Target, NothingIsReadOrWrittenOutsideTheTensors) {
   for (const Fence fence : {Fence::kBehind, Fence::kBefore}) {
     for (const int32_t dtype : {FKDA_BFLOAT16, FKDA_FLOAT32}) {
       for (const int64_t T : {1, 9, 40}) {
-        const Case c({.T = T, .H = 2, .K = 24, .V = 40, .dtype = dtype, .initial_state = FKDA_FLOAT32, .seed = 409,
+        const Case c({.T = T,
+                      .H = 2,
+                      .K = 24,
+                      .V = 40,
+                      .dtype = dtype,
+                      .initial_state = FKDA_FLOAT32,
+                      .seed = 409,
                       .fence = fence});
         run(c, {.out = dtype, .fence = fence}, {});
         run(c, {.out = dtype, .final_state = FKDA_BFLOAT16, .fence = fence}, {});

@@ -1,5 +1,5 @@
-// The CPU backend's accuracy: rms error of o at most 2e-3 of rms with bf16 output, of the fp32 final state at most 2e-5,
-// against the fp64 recurrence, on every family of inputs and on the trained layers.
+// The CPU backend's accuracy: rms error of o at most 2e-3 of rms with bf16 output, of the fp32 final state at most
+// 2e-5, against the fp64 recurrence, on every family of inputs and on the trained layers.
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -69,8 +69,8 @@ TEST_P(FamilyAccuracy, PackedBatchOfShortAndLong) {
 TEST_P(FamilyAccuracy, EveryInputDtype) {
   for (const int32_t dtype : {FKDA_FLOAT16, FKDA_FLOAT32}) {
     SCOPED_TRACE(dtype);
-    checks::OwnedProblem problem = checks::make_problem(
-        family(), {.T = 300, .H = 2}, {.qkv = dtype, .g = FKDA_FLOAT32, .beta = FKDA_FLOAT32}, 4);
+    checks::OwnedProblem problem =
+        checks::make_problem(family(), {.T = 300, .H = 2}, {.qkv = dtype, .g = FKDA_FLOAT32, .beta = FKDA_FLOAT32}, 4);
     expect_within_bars(problem);
   }
 }

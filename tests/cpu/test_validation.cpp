@@ -184,8 +184,7 @@ std::vector<Rejection> rejections_of_every_view() {
     if (ends_with_state(n) || name == "dt_bias") {
       add("MatrixNotDense", "stride 65", "64", [](fkda_tensor& t) { t.stride[t.ndim - 2] = 65; });
     }
-    add("Misaligned", "1 byte", "alignment",
-        [](fkda_tensor& t) { t.data = static_cast<std::byte*>(t.data) + 1; });
+    add("Misaligned", "1 byte", "alignment", [](fkda_tensor& t) { t.data = static_cast<std::byte*>(t.data) + 1; });
     add("Null", "null", n.shape[0] ? "[" : "", [](fkda_tensor& t) { t.data = nullptr; });
   }
   return all;
@@ -295,8 +294,7 @@ std::vector<Rejection> other_rejections() {
              [](fkda_problem& p) { p.intermediate_every = -16; }),
       option("IntermediateEvery_Unaligned", "intermediate_every", "24", "multiple of 16",
              [](fkda_problem& p) { p.intermediate_every = 24; }),
-      option("StructSize_Zero", "problem", "0", "fkda_problem_init",
-             [](fkda_problem& p) { p.struct_size = 0; }),
+      option("StructSize_Zero", "problem", "0", "fkda_problem_init", [](fkda_problem& p) { p.struct_size = 0; }),
       option("StructSize_TooSmall", "problem", "12", "fkda_problem_init", [](fkda_problem& p) { p.struct_size = 12; }),
       option("StructSize_TooLarge", "problem", "65536", "fkda_problem_init",
              [](fkda_problem& p) { p.struct_size = 65536; }),
@@ -313,7 +311,8 @@ std::vector<Rejection> other_rejections() {
       option("out_Absent", "out", "absent", "", [](fkda_problem& p) { p.out = {}; }),
       option("checkpoint_offsets_Absent", "checkpoint_offsets", "absent", "[N,P]",
              [](fkda_problem& p) { p.checkpoint_offsets = {}; }),
-      option("checkpoints_Absent", "checkpoints", "absent", "[N,P,HV,V,K]", [](fkda_problem& p) { p.checkpoints = {}; }),
+      option("checkpoints_Absent", "checkpoints", "absent", "[N,P,HV,V,K]",
+             [](fkda_problem& p) { p.checkpoints = {}; }),
       option("LogGate_WithALog", "A_log", "given", "absent",
              [](fkda_problem& p) {
                p.gate = FKDA_GATE_LOG;
@@ -325,111 +324,139 @@ std::vector<Rejection> other_rejections() {
                p.A_log = {};
              }),
 
-      // Case 44: heads.
-      option("Heads_NoMultiple", "v", "4", "multiple of H = 3",
+      // Row 44 of docs/cases.md.
+      option("Row44_Heads_NoMultiple", "v", "4", "multiple of H = 3",
              [](fkda_problem& p) { p.q.shape[2] = p.k.shape[2] = 3; }),
-      option("Heads_FewerValueHeads", "v", "4", "multiple of H = 8",
+      option("Row44_Heads_FewerValueHeads", "v", "4", "multiple of H = 8",
              [](fkda_problem& p) { p.q.shape[2] = p.k.shape[2] = 8; }),
-      option("Heads_None", "q", "[1,40,0,64]", "at least one head",
+      option("Row44_Heads_None", "q", "[1,40,0,64]", "at least one head",
              [](fkda_problem& p) { p.q.shape[2] = p.k.shape[2] = 0; }),
-      option("Heads_NoValueHeads", "v", "0", "multiple of H = 2",
+      option("Row44_Heads_NoValueHeads", "v", "0", "multiple of H = 2",
              [](fkda_problem& p) { p.v.shape[2] = p.g.shape[2] = p.beta.shape[2] = 0; }),
-      option("Channels_None", "q", "[1,40,2,0]", "at least one", [](fkda_problem& p) {
-        p.q.shape[3] = p.k.shape[3] = p.g.shape[3] = 0;
-      }),
+      option("Channels_None", "q", "[1,40,2,0]", "at least one",
+             [](fkda_problem& p) { p.q.shape[3] = p.k.shape[3] = p.g.shape[3] = 0; }),
       option("ValueChannels_None", "v", "[1,40,4,0]", "at least one", [](fkda_problem& p) { p.v.shape[3] = 0; }),
 
-      // Case 21: dt_bias with one value a head, and as a flat tensor of the wrong length.
-      option("dt_bias_OnePerHead", "dt_bias", "[4]", "256",
+      // Row 21 of docs/cases.md.
+      option("Row21_dt_bias_OnePerHead", "dt_bias", "[4]", "256",
              [](fkda_problem& p) {
                p.dt_bias.ndim = 1;
                p.dt_bias.shape[0] = 4;
                p.dt_bias.stride[0] = 1;
              }),
-      option("dt_bias_FlatTooLong", "dt_bias", "[257]", "256",
+      option("Row21_dt_bias_FlatTooLong", "dt_bias", "[257]", "256",
              [](fkda_problem& p) {
                p.dt_bias.ndim = 1;
                p.dt_bias.shape[0] = 257;
                p.dt_bias.stride[0] = 1;
              }),
 
-      // Case 19: cu_seqlens.
-      {"cu_seqlens_BatchOfTwo", "q", "B = 2", "B = 1",
+      // Row 19 of docs/cases.md.
+      {"Row19_cu_seqlens_BatchOfTwo", "q", "B = 2", "B = 1",
        [](ValidProblem& s) {
          s.use_dense_batch();
          s.set_cu({0, 40, 80});
        }},
-      {"cu_seqlens_DoesNotStartAtZero", "cu_seqlens", "1", "0", [](ValidProblem& s) { s.set_cu({1, 8, 40}); }},
-      {"cu_seqlens_StartsBelowZero", "cu_seqlens", "-8", "0", [](ValidProblem& s) { s.set_cu({-8, 8, 40}); }},
-      {"cu_seqlens_Descending", "cu_seqlens", "falls from 48 to 40", "ascending",
-       [](ValidProblem& s) { s.set_cu({0, 48, 40}); }},
-      {"cu_seqlens_NegativeInside", "cu_seqlens", "falls from 0 to -1", "ascending",
-       [](ValidProblem& s) { s.set_cu({0, -1, 40}); }},
-      {"cu_seqlens_EndsBeforeT", "cu_seqlens", "39", "T = 40", [](ValidProblem& s) { s.set_cu({0, 8, 39}); }},
-      {"cu_seqlens_EndsPastT", "cu_seqlens", "41", "T = 40", [](ValidProblem& s) { s.set_cu({0, 8, 41}); }},
-      {"cu_seqlens_HugeEnd", "cu_seqlens", "9223372036854775807", "T = 40",
-       [](ValidProblem& s) { s.set_cu({0, 8, std::numeric_limits<int64_t>::max()}); }},
-      {"cu_seqlens_OneElementWithTokens", "cu_seqlens", "0", "T = 40",
+      {"Row19_cu_seqlens_DoesNotStartAtZero", "cu_seqlens", "1", "0",
+       [](ValidProblem& s) {
+         s.set_cu({1, 8, 40});
+       }},
+      {"Row19_cu_seqlens_StartsBelowZero", "cu_seqlens", "-8", "0",
+       [](ValidProblem& s) {
+         s.set_cu({-8, 8, 40});
+       }},
+      {"Row19_cu_seqlens_Descending", "cu_seqlens", "falls from 48 to 40", "ascending",
+       [](ValidProblem& s) {
+         s.set_cu({0, 48, 40});
+       }},
+      {"Row19_cu_seqlens_NegativeInside", "cu_seqlens", "falls from 0 to -1", "ascending",
+       [](ValidProblem& s) {
+         s.set_cu({0, -1, 40});
+       }},
+      {"Row19_cu_seqlens_EndsBeforeT", "cu_seqlens", "39", "T = 40",
+       [](ValidProblem& s) {
+         s.set_cu({0, 8, 39});
+       }},
+      {"Row19_cu_seqlens_EndsPastT", "cu_seqlens", "41", "T = 40",
+       [](ValidProblem& s) {
+         s.set_cu({0, 8, 41});
+       }},
+      {"Row19_cu_seqlens_HugeEnd", "cu_seqlens", "9223372036854775807", "T = 40",
+       [](ValidProblem& s) {
+         s.set_cu({0, 8, std::numeric_limits<int64_t>::max()});
+       }},
+      {"Row19_cu_seqlens_OneElementWithTokens", "cu_seqlens", "0", "T = 40",
        [](ValidProblem& s) {
          s.set_cu({0});
          s.problem.initial_state = s.problem.final_state = {};
          s.problem.checkpoints = s.problem.checkpoint_offsets = s.problem.intermediate_states = {};
        }},
-      {"cu_seqlens_Int32EndsPastT", "cu_seqlens", "41", "T = 40",
+      {"Row19_cu_seqlens_Int32EndsPastT", "cu_seqlens", "41", "T = 40",
        [](ValidProblem& s) {
          s.c.cu_seqlens = Tensor::integers(FKDA_INT32, {0, 8, 41});
          s.problem.cu_seqlens = s.c.cu_seqlens.view();
        }},
 
-      // Case 6: pools.
-      {"state_indices_PastThePool", "state_indices", "5", "5 slots", [](ValidProblem& s) { s.use_pool({0, 5}); }},
-      {"state_indices_Huge", "state_indices", "4611686018427387904", "5 slots",
-       [](ValidProblem& s) { s.use_pool({int64_t{1} << 62, 1}); }},
-      {"state_indices_Twice", "state_indices", "3", "different", [](ValidProblem& s) { s.use_pool({3, 3}); }},
-      {"state_indices_PastTheSmallerPool", "state_indices", "4", "3 slots",
+      // Row 6 of docs/cases.md.
+      {"Row06_state_indices_PastThePool", "state_indices", "5", "5 slots",
+       [](ValidProblem& s) {
+         s.use_pool({0, 5});
+       }},
+      {"Row06_state_indices_Huge", "state_indices", "4611686018427387904", "5 slots",
+       [](ValidProblem& s) {
+         s.use_pool({int64_t{1} << 62, 1});
+       }},
+      {"Row06_state_indices_Twice", "state_indices", "3", "different",
+       [](ValidProblem& s) {
+         s.use_pool({3, 3});
+       }},
+      {"Row06_state_indices_PastTheSmallerPool", "state_indices", "4", "3 slots",
        [](ValidProblem& s) {
          s.use_pool({0, 4});
          s.problem.final_state.shape[0] = 3;
        }},
-      {"state_indices_TooFew", "state_indices", "[1]", "[2]", [](ValidProblem& s) { s.use_pool({1}); }},
-      {"state_indices_TooMany", "state_indices", "[3]", "[2]", [](ValidProblem& s) { s.use_pool({1, 2, 3}); }},
-      {"state_indices_WrongRank", "state_indices", "[2,1]", "[N]",
+      {"Row06_state_indices_TooFew", "state_indices", "[1]", "[2]", [](ValidProblem& s) { s.use_pool({1}); }},
+      {"Row06_state_indices_TooMany", "state_indices", "[3]", "[2]",
+       [](ValidProblem& s) {
+         s.use_pool({1, 2, 3});
+       }},
+      {"Row06_state_indices_WrongRank", "state_indices", "[2,1]", "[N]",
        [](ValidProblem& s) {
          s.use_pool({1, 2});
          s.problem.state_indices.ndim = 2;
          s.problem.state_indices.shape[1] = s.problem.state_indices.stride[1] = 1;
        }},
-      {"state_indices_Float", "state_indices", "float32", "int32 or int64",
+      {"Row06_state_indices_Float", "state_indices", "float32", "int32 or int64",
        [](ValidProblem& s) {
          s.use_pool({1, 2});
          s.problem.state_indices.dtype = FKDA_FLOAT32;
        }},
-      {"state_indices_Strided", "state_indices", "stride 2", "dense",
+      {"Row06_state_indices_Strided", "state_indices", "stride 2", "dense",
        [](ValidProblem& s) {
          s.use_pool({1, 2});
          s.problem.state_indices.stride[0] = 2;
        }},
-      {"state_indices_OtherDevice", "state_indices", "cuda:0", "cpu",
+      {"Row06_state_indices_OtherDevice", "state_indices", "cuda:0", "cpu",
        [](ValidProblem& s) {
          s.use_pool({1, 2});
          s.problem.state_indices.device_type = FKDA_CUDA;
        }},
-      {"state_indices_Null", "state_indices", "null", "[2]",
+      {"Row06_state_indices_Null", "state_indices", "null", "[2]",
        [](ValidProblem& s) {
          s.use_pool({1, 2});
          s.problem.state_indices.data = nullptr;
        }},
-      {"Pool_WrongRank", "initial_state", "[5,4,32]", "[slots,HV,V,K]",
+      {"Row06_Pool_WrongRank", "initial_state", "[5,4,32]", "[slots,HV,V,K]",
        [](ValidProblem& s) {
          s.use_pool({1, 2});
          s.problem.initial_state.ndim = 3;
        }},
-      {"Pool_WrongHeads", "final_state", "[5,3,32,64]", "[5,4,32,64]",
+      {"Row06_Pool_WrongHeads", "final_state", "[5,3,32,64]", "[5,4,32,64]",
        [](ValidProblem& s) {
          s.use_pool({1, 2});
          s.problem.final_state.shape[1] = 3;
        }},
-      {"Pool_WithoutIndices", "initial_state", "[5,4,32,64]", "[2,4,32,64]",
+      {"Row06_Pool_WithoutIndices", "initial_state", "[5,4,32,64]", "[2,4,32,64]",
        [](ValidProblem& s) {
          s.use_pool({1, 2});
          s.problem.state_indices = {};
@@ -437,21 +464,25 @@ std::vector<Rejection> other_rejections() {
       {"StateLayout_StatesOfTheOther", "initial_state", "[2,4,32,64]", "[N,HV,K,V] = [2,4,64,32]",
        [](ValidProblem& s) { s.problem.state_layout = FKDA_STATE_K_FIRST; }},
 
-      // Case 61: checkpoints.
-      {"checkpoint_offsets_Unaligned", "checkpoint_offsets", "17", "multiple of 16",
+      // Row 61 of docs/cases.md.
+      {"Row61_checkpoint_offsets_Unaligned", "checkpoint_offsets", "17", "multiple of 16",
        [](ValidProblem& s) { static_cast<int64_t*>(s.c.checkpoint_offsets.data())[2] = 17; }},
-      {"checkpoint_offsets_BeyondTheSequence", "checkpoint_offsets", "16 at [0,1]", "0..8",
+      {"Row61_checkpoint_offsets_BeyondTheSequence", "checkpoint_offsets", "16 at [0,1]", "0..8",
        [](ValidProblem& s) { static_cast<int64_t*>(s.c.checkpoint_offsets.data())[1] = 16; }},
-      {"checkpoint_offsets_BeyondByOneChunk", "checkpoint_offsets", "48 at [1,1]", "0..32",
+      {"Row61_checkpoint_offsets_BeyondByOneChunk", "checkpoint_offsets", "48 at [1,1]", "0..32",
        [](ValidProblem& s) { static_cast<int64_t*>(s.c.checkpoint_offsets.data())[3] = 48; }},
 
       // Aliasing.
-      {"Alias_OutIsV", "out", "overlaps v", "memory of its own", [](ValidProblem& s) { s.problem.out.data = s.problem.v.data; }},
-      {"Alias_OutIsQ", "out", "overlaps q", "memory of its own", [](ValidProblem& s) { s.problem.out.data = s.problem.q.data; }},
+      {"Alias_OutIsV", "out", "overlaps v", "memory of its own",
+       [](ValidProblem& s) { s.problem.out.data = s.problem.v.data; }},
+      {"Alias_OutIsQ", "out", "overlaps q", "memory of its own",
+       [](ValidProblem& s) { s.problem.out.data = s.problem.q.data; }},
       {"Alias_OutInsideG", "out", "overlaps g", "memory of its own",
        [](ValidProblem& s) { s.problem.out.data = static_cast<std::byte*>(s.problem.g.data) + 4096; }},
       {"Alias_OutEndsInBeta", "out", "overlaps beta", "memory of its own",
-       [](ValidProblem& s) { s.problem.beta.data = static_cast<std::byte*>(s.problem.out.data) + 1 * 40 * 4 * 32 * 2 - 2; }},
+       [](ValidProblem& s) {
+         s.problem.beta.data = static_cast<std::byte*>(s.problem.out.data) + 1 * 40 * 4 * 32 * 2 - 2;
+       }},
       {"Alias_OutAndFinalState", "out", "overlaps final_state", "memory of its own",
        [](ValidProblem& s) { s.problem.final_state.data = s.problem.out.data; }},
       {"Alias_OutAndInitialState", "out", "overlaps initial_state", "memory of its own",
@@ -485,8 +516,10 @@ std::vector<Rejection> other_rejections() {
        [](ValidProblem& s) { s.problem.intermediate_states.data = s.problem.out.data; }},
       {"Alias_OutAndCuSeqlens", "out", "overlaps cu_seqlens", "memory of its own",
        [](ValidProblem& s) { s.problem.out.data = s.problem.cu_seqlens.data; }},
-      {"Alias_OutOntoItself", "out", "stride 0", "must not overlap", [](ValidProblem& s) { s.problem.out.stride[1] = 0; }},
-      {"Alias_OutHeadsOverlap", "out", "stride 31", "must not overlap", [](ValidProblem& s) { s.problem.out.stride[2] = 31; }},
+      {"Alias_OutOntoItself", "out", "stride 0", "must not overlap",
+       [](ValidProblem& s) { s.problem.out.stride[1] = 0; }},
+      {"Alias_OutHeadsOverlap", "out", "stride 31", "must not overlap",
+       [](ValidProblem& s) { s.problem.out.stride[2] = 31; }},
       {"Alias_FinalStateSequencesOverlap", "final_state", "stride 4096", "must not overlap",
        [](ValidProblem& s) { s.problem.final_state.stride[0] = 4096; }},
       // One buffer [T, B + 1, V], tokens outermost: out is the sequences 0 and 1 of it, v the sequences 1 and 2.
@@ -516,14 +549,14 @@ std::vector<Rejection> other_rejections() {
          s.problem.backend = "cpu";
        },
        FKDA_UNSUPPORTED},
-      {"Cpu_UnsupportedK", "no implementation", "K = 100", "K,V=8n<=512",
+      {"Row42_UnsupportedK", "no implementation", "K = 100", "K,V=8n<=512",
        [](ValidProblem& s) {
          s.c = Case({.T = 20, .K = 100, .V = 32});
          s.outputs = s.c.make_outputs({});
          s.problem = s.c.problem(s.outputs);
        },
        FKDA_UNSUPPORTED},
-      {"Cpu_UnsupportedV", "no implementation", "V = 520", "K,V=8n<=512",
+      {"Row42_UnsupportedV", "no implementation", "V = 520", "K,V=8n<=512",
        [](ValidProblem& s) {
          s.c = Case({.T = 20, .K = 32, .V = 520});
          s.outputs = s.c.make_outputs({});
@@ -569,9 +602,9 @@ TEST_P(Refused, NamesTheArgumentAndWritesNothing) {
     EXPECT_TRUE(std::equal(old.begin(), old.end(), buffer->data())) << "a tensor was written";
     EXPECT_TRUE(buffer->guards_intact());
   }
-  EXPECT_TRUE(std::all_of(workspace.data(), workspace.data() + workspace.size(),
-                          [](std::byte b) { return b == std::byte{0xff}; }))
-      << "the workspace was written";
+  EXPECT_TRUE(std::all_of(workspace.data(), workspace.data() + workspace.size(), [](std::byte b) {
+    return b == std::byte{0xff};
+  })) << "the workspace was written";
 }
 
 INSTANTIATE_TEST_SUITE_P(Input, Refused, testing::ValuesIn(all_rejections()),

@@ -14,6 +14,5 @@ inline std::string backend_test_name(const testing::TestParamInfo<const char*>& 
 }  // namespace flashkda::test
 
 // Runs the TEST_Ps of a fixture derived from OnBackend on each backend: its name is GetParam().
-#define FLASHKDA_ON_EACH_BACKEND(Fixture)                                             \
-  INSTANTIATE_TEST_SUITE_P(Backend, Fixture, testing::Values("cpu", "reference"), \
-                           ::flashkda::test::backend_test_name)
+#define FLASHKDA_ON_EACH_BACKEND(Fixture) \
+  INSTANTIATE_TEST_SUITE_P(Backend, Fixture, testing::Values("cpu", "reference"), ::flashkda::test::backend_test_name)

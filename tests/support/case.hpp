@@ -20,7 +20,7 @@ class Random {
   explicit Random(uint64_t seed) : engine_(seed) {}
   double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }  // [0, 1)
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
-  double normal();  // nearly: the sum of four uniform numbers, of mean 0 and variance 1
+  double normal();                              // nearly: the sum of four uniform numbers, of mean 0 and variance 1
   int64_t integer(int64_t low, int64_t high) {  // inclusive
     return low + static_cast<int64_t>(engine_() % static_cast<uint64_t>(high - low + 1));
   }
@@ -32,21 +32,21 @@ class Random {
 // What to make inputs for. Every member has a default, so that a test names only what it is about.
 struct Spec {
   int64_t B = 1, T = 64, H = 1;
-  int64_t HV = 0;                  // 0: H
+  int64_t HV = 0;  // 0: H
   int64_t K = 128, V = 128;
-  std::vector<int64_t> cu = {};       // not empty: a packed batch, T = its last entry
-  int32_t dtype = FKDA_BFLOAT16;   // q, k, v
-  int32_t g_dtype = kAbsent;       // kAbsent: dtype
-  int32_t beta_dtype = kAbsent;    // kAbsent: dtype
+  std::vector<int64_t> cu = {};   // not empty: a packed batch, T = its last entry
+  int32_t dtype = FKDA_BFLOAT16;  // q, k, v
+  int32_t g_dtype = kAbsent;      // kAbsent: dtype
+  int32_t beta_dtype = kAbsent;   // kAbsent: dtype
   int32_t cu_dtype = FKDA_INT64;
   int32_t gate = FKDA_GATE_BOUNDED;
   int32_t beta = FKDA_BETA_SIGMOID;
-  int32_t qk_l2norm = 1;           // 0: the rows of q and k are made with unit norm
-  bool A_log = true, dt_bias = true;           // ignored with the log gate, which takes neither
-  int32_t initial_state = kAbsent;             // dtype
+  int32_t qk_l2norm = 1;              // 0: the rows of q and k are made with unit norm
+  bool A_log = true, dt_bias = true;  // ignored with the log gate, which takes neither
+  int32_t initial_state = kAbsent;    // dtype
   int32_t state_layout = FKDA_STATE_V_FIRST;
-  int64_t slots = 0;                           // not 0: initial_state is a pool; needs indices
-  std::vector<int64_t> indices = {};              // state_indices
+  int64_t slots = 0;                  // not 0: initial_state is a pool; needs indices
+  std::vector<int64_t> indices = {};  // state_indices
   int32_t index_dtype = FKDA_INT32;
   std::vector<std::vector<int64_t>> checkpoint_offsets = {};  // [N][P]
   int32_t checkpoint_offset_dtype = FKDA_INT64;

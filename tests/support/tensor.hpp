@@ -47,7 +47,7 @@ class Buffer {
 // row-major order of the shape, whatever the strides.
 class Tensor {
  public:
-  Tensor() = default;  // absent
+  Tensor() = default;                                                            // absent
   Tensor(int32_t dtype, std::vector<int64_t> shape, Fence fence = Fence::kNaN);  // dense
   // A view into a buffer; offset and strides in elements.
   Tensor(std::shared_ptr<Buffer> buffer, int32_t dtype, std::vector<int64_t> shape, std::vector<int64_t> stride,
