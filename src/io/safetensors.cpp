@@ -49,7 +49,10 @@ std::string quote_text(std::string_view text) {
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "[";
-  for (size_t d = 0; d < shape.size(); ++d) text += (d ? "," : "") + std::to_string(shape[d]);
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (d > 0) text += ',';
+    text += std::to_string(shape[d]);
+  }
   return text + "]";
 }
 
