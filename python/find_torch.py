@@ -14,11 +14,13 @@ import sysconfig
 from pathlib import Path
 
 OLDEST = (2, 10)
-ADVICE = """\
-flash_kda is compiled against the headers of an installed PyTorch >= 2.10. Any build of it will do, and the result works
-with every later release. Either
-  pip install 'torch>=2.10' && pip install --no-build-isolation .     (build tools: pip install scikit-build-core)
-or name the directory that holds torch/__init__.py in the environment variable FLASHKDA_TORCH_DIR."""
+# Indented lines are what CMake prints as they are.
+ADVICE = """
+  flash_kda is compiled against the headers of an installed PyTorch >= 2.10; any build of it will do, and the result
+  works with every later release. Either install it where you build,
+    pip install 'torch>=2.10' scikit-build-core && pip install --no-build-isolation .
+  or name the directory that holds torch/__init__.py in the environment variable FLASHKDA_TORCH_DIR.
+"""
 
 
 def candidates():
@@ -51,7 +53,7 @@ def main() -> int:
         if torch.is_dir():
             rejected.append(f"{torch} ({'.'.join(map(str, version)) if version else 'no stable ABI headers'})")
     found = f"found only {', '.join(dict.fromkeys(rejected))}" if rejected else "found none"
-    print(f"flashkda: no PyTorch >= 2.10 ({found}).\n{ADVICE}", file=sys.stderr)
+    print(f"flashkda: no PyTorch >= 2.10 ({found}).{ADVICE}", file=sys.stderr)
     return 1
 
 
