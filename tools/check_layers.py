@@ -3,8 +3,8 @@
 
     tools/check_layers.py [ROOT]        prints one line a violation; exit status 1 if there is one
 
-The tables below are the rule. A folder not listed under src/ or include/ is a violation itself, so that a new layer
-gets its line here.
+The tables below are the rule. A folder of src/ or include/ that is not listed is a violation itself, so that a new
+layer gets its line here.
 """
 
 import re
@@ -18,6 +18,14 @@ LAYERS = {
     "src/core": (["flashkda/"], []),
     "src/reference": (["flashkda/", "core/"], []),
     "src/cpu": (["flashkda/", "core/"], ["hwy/", "immintrin.h"]),
+    "src/cuda": (["flashkda/", "core/", "cuda/"], ["cuda_runtime_api.h", "cub/"]),  # host side and planning
+    "src/cuda/ptx": ([], ["cuda_bf16.h", "cuda_fp16.h"]),
+    "src/cuda/tile": (["cuda/ptx/"], ["cuda_bf16.h", "cuda_fp16.h"]),
+    "src/cuda/block": (["flashkda/", "cuda/tile/", "cuda/ptx/"], ["cuda_bf16.h", "cuda_fp16.h"]),
+    "src/cuda/sm80": (
+        ["flashkda/", "cuda/params.cuh", "cuda/error.hpp", "cuda/block/", "cuda/tile/", "cuda/ptx/"],
+        ["cuda_bf16.h", "cuda_fp16.h", "cuda_runtime_api.h"],
+    ),
     "src/api": (["flashkda/", "core/", "reference/", "cpu/"], []),
     "src/io": ([], ["nlohmann/"]),
     "src/check": (["flashkda/", "io/", "core/dtype.hpp"], []),  # dtype.hpp: scalar conversions, header-only
@@ -26,7 +34,8 @@ LAYERS = {
 }
 # Files that may include more than their folder.
 FILES = {
-    "src/core/registry.cpp": ["cpu/backend.hpp", "reference/oracle.hpp"],  # the table that names every backend
+    # The table that names every backend.
+    "src/core/registry.cpp": ["cpu/backend.hpp", "cuda/backend.hpp", "reference/oracle.hpp"],
 }
 # The library proper: it reports through status codes and never prints, exits or aborts.
 SILENT = ("include/", "src/core/", "src/reference/", "src/cpu/", "src/api/", "src/cuda/")
@@ -39,6 +48,9 @@ FORBIDDEN_IN_SILENT = {
 }  # fmt: skip
 ASM = re.compile(r"\b(?:asm|__asm|__asm__)\b")
 ASM_ROOM = "src/cuda/ptx/"
+
+# The C and C++ standard libraries and POSIX; what looks like them but ties a layer to a machine or a language is not.
+STANDARD = re.compile(r"(?!cuda|nv|\w*intrin\.h|Python)(\w+(\.h)?|sys/\w+\.h)")
 
 SOURCES = (".c", ".cpp", ".h", ".hpp", ".cu", ".cuh")
 ASCII_ONLY = (*SOURCES, ".py", ".pyi", ".md", ".txt", ".cmake", ".sh", ".json", ".yaml", ".toml")
@@ -58,8 +70,8 @@ def without_comments_and_strings(text):
 
 
 def include_violations(path, code):
-    layer = next((folder for folder in LAYERS if path.startswith(folder + "/")), None)
-    if layer is None:
+    layer = path.rpartition("/")[0]
+    if layer not in LAYERS:
         yield 1, "belongs to no layer that tools/check_layers.py knows"
         return
     project, libraries = LAYERS[layer]
@@ -71,10 +83,7 @@ def include_violations(path, code):
         if not match:
             continue
         quote, header = match.groups()
-        standard = quote == "<" and re.fullmatch(r"[a-z_0-9]+(\.h)?|sys/\w+\.h", header) and header != "Python.h"
-        # immintrin.h and the like look standard but tie a layer to one machine.
-        if header.endswith("intrin.h"):
-            standard = False
+        standard = quote == "<" and STANDARD.fullmatch(header)
         if not (standard or any(header == a or (a.endswith("/") and header.startswith(a)) for a in allowed)):
             kind = "layer" if header.startswith(tuple(roots)) else "library"
             yield number, f"includes {header}: {layer} may not see that {kind}"

@@ -16,9 +16,10 @@ import json
 import statistics
 import time
 
-import flash_kda
 import torch
 import torch.nn.functional as F
+
+import flash_kda
 
 LOWER_BOUND = -5.0
 CHUNK = 16  # exp(-G) reaches exp(16 * 5) = 5e34, the largest power of two chunk that fits fp32 at this bound

@@ -5,8 +5,9 @@ python examples/python/real_layer.py
 
 from pathlib import Path
 
-from flash_kda import chunk_kda
 from safetensors.torch import load_file
+
+from flash_kda import chunk_kda
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 
@@ -21,14 +22,16 @@ def main():
     q, k, v, g, beta = (layer[name].unsqueeze(0) for name in ("q", "k", "v", "g", "beta"))  # [1,T,H,D]; beta [1,T,H]
     A_log, dt_bias = layer["A_log"], layer["dt_bias"]  # [H]; [H,D]
 
+    # fmt: off
     # README: begin
     o, final_state = chunk_kda(
         q, k, v, g, beta,
         A_log=A_log, dt_bias=dt_bias, lower_bound=-5.0,
         use_gate_in_kernel=True, use_qk_l2norm_in_kernel=True, use_beta_sigmoid_in_kernel=True,
         output_final_state=True, state_v_first=True,
-    )  # fmt: skip
+    )
     # README: end
+    # fmt: on
 
     for name, got in (("o", o), ("final_state", final_state)):
         error = rms(got[0] - expected[name]) / rms(expected[name])

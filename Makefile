@@ -1,0 +1,102 @@
+# Two commands are all a newcomer needs, each sets up what it needs first:
+#
+#   make demo   Kimi Delta Attention on a trained layer's inputs: error against fp64, time, L and Mqk of a chunk
+#   make test   every test: C++, C, command line, Python, sanitizers, fuzzers, format, lint, layers
+#
+# `make help` lists the parts. FLASHKDA_NO_INSTALL=1 installs no system packages.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 60
+VENV := .venv
+LINT := .cache/lint
+CONFIGURE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache) $(if $(CI),-DFLASHKDA_WERROR=ON)
+CXX_FILES = git ls-files '*.c' '*.cpp' '*.h' '*.hpp'
+say = @printf '\n\033[1m== %s\033[0m\n' '$(1)'
+
+.PHONY: help demo test build test-cpp test-sanitize fuzz test-python lint format bench docs clean setup-build setup-test
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: build ## the operation on a trained layer's inputs, checked, timed and shown
+	@tools/demo.sh build/cpu-release/src/cli/flashkda
+
+# One after the other: each uses all cores, and the first failure is the last thing on the screen.
+test: ## everything that a change must pass
+	@for part in lint test-cpp test-sanitize fuzz test-python; do $(MAKE) $$part; done
+	$(call say,every test passed)
+
+build: setup-build ## library and command line tool, optimised (build/cpu-release)
+	@cmake --preset cpu-release $(CONFIGURE) >build/cpu-release.log || { cat build/cpu-release.log; exit 1; }
+	@cmake --build --preset cpu-release -j$(JOBS)
+
+test-cpp: setup-test ## C++, C, command line and install tests (ctest)
+	$(call say,C++, C and command line tests)
+	@cmake --preset dev $(CONFIGURE)
+	@cmake --build --preset dev -j$(JOBS)
+	@ctest --preset dev -j$(JOBS)
+
+test-sanitize: setup-test ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
+	$(call say,the same under AddressSanitizer and UndefinedBehaviorSanitizer)
+	@cmake --preset cpu-asan-ubsan $(CONFIGURE)
+	@cmake --build --preset cpu-asan-ubsan -j$(JOBS)
+	@ctest --preset cpu-asan-ubsan -j$(JOBS)
+
+fuzz: setup-test ## each fuzzer for FUZZ_SECONDS (60), from its corpus
+	$(call say,fuzzers)
+	@cmake --preset fuzz
+	@cmake --build --preset fuzz -j$(JOBS)
+	@tools/fuzz.sh build/fuzz $(FUZZ_SECONDS)
+
+test-python: setup-test ## Python package, tools and examples (pytest)
+	$(call say,Python tests)
+	@tools/setup_python.sh $(VENV)
+	@$(VENV)/bin/python -m pytest
+
+lint: setup-test $(LINT)/.ready ## format, clang-tidy, ruff, layers, generated parts of the README
+	$(call say,format, lint and layers)
+	@tools/check_layers.py
+	@$(CXX_FILES) | xargs $(LINT)/bin/clang-format --dry-run --Werror
+	@$(LINT)/bin/ruff check --quiet .
+	@$(LINT)/bin/ruff format --check --quiet .
+	@tools/sync_readme.py --check
+	@tools/render_tables.py --check
+	@cmake --preset dev $(CONFIGURE) >/dev/null
+	@run-clang-tidy -p build/dev -quiet -j$(JOBS) '$(CURDIR)/(src|tests|examples|bench)/.*' 2>/dev/null
+
+format: $(LINT)/.ready ## rewrite the sources the way lint wants them
+	@$(CXX_FILES) | xargs $(LINT)/bin/clang-format -i
+	@$(LINT)/bin/ruff check --quiet --fix .
+	@$(LINT)/bin/ruff format --quiet .
+
+bench: setup-test ## measure accuracy and speed, record them in docs/cpu/verified.json and the README's tables
+	@cmake --preset dev -DFLASHKDA_BUILD_BENCH=ON $(CONFIGURE)
+	@cmake --build --preset dev -j$(JOBS)
+	@tools/setup_python.sh $(VENV)
+	@$(VENV)/bin/python tools/record_cpu.py --build build/dev
+	@tools/render_tables.py
+
+docs: ## the parts of the README that come from examples and records
+	@tools/sync_readme.py
+	@tools/render_tables.py
+
+clean: ## remove what was built (the Python environment stays)
+	@rm -rf build dist .cache
+
+setup-build:
+	@tools/setup_system.sh build
+	@mkdir -p build
+
+setup-test:
+	@tools/setup_system.sh test
+	@mkdir -p build
+
+# The formatters' versions are pinned: another version formats differently.
+$(LINT)/.ready: tools/requirements-lint.txt
+	@python3 -m venv $(LINT)
+	@$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
