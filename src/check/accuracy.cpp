@@ -26,8 +26,6 @@ ErrorMeasures measure(const HostTensor& x, const HostTensor& reference) {
   return result;
 }
 
-double state_bar(int32_t dtype) { return dtype == FKDA_FLOAT32 || dtype == FKDA_FLOAT64 ? kStateBar : kOutputBar; }
-
 ReferenceResult reference_result(const OwnedProblem& problem) {
   ReferenceResult result{HostTensor(FKDA_FLOAT64, problem.v.shape()), HostTensor(FKDA_FLOAT64, problem.state_shape())};
   fkda_problem p = problem.problem();

@@ -19,9 +19,6 @@ ErrorMeasures measure(const HostTensor& x, const HostTensor& reference);
 constexpr double kOutputBar = 2e-3;
 constexpr double kStateBar = 2e-5;
 
-// The bar of an error measured on a tensor of this dtype: a bf16 or fp16 one cannot be better than its rounding.
-double state_bar(int32_t dtype);
-
 struct ReferenceResult {
   HostTensor out;          // float64, shape of v
   HostTensor final_state;  // float64, state_shape()

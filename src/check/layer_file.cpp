@@ -212,6 +212,17 @@ LayerResult read_result(const std::string& path) {
   return {read_batched(reader, "o", 4, true), read_batched(reader, "final_state", 4, false)};
 }
 
+std::vector<int64_t> stored_out_shape(const LayerFile& layer) {
+  const std::vector<int64_t>& shape = layer.problem.out.shape();
+  return layer.batched ? shape : without_first(shape);
+}
+
+std::vector<int64_t> stored_state_shape(const LayerFile& layer) {
+  const OwnedProblem& p = layer.problem;
+  const bool one_sequence = !layer.batched && !p.cu_seqlens.present() && !p.state_indices.present();
+  return one_sequence ? without_first(p.final_state.shape()) : p.final_state.shape();
+}
+
 void write_result(const std::string& path, const LayerFile& layer, const io::Metadata& more) {
   const OwnedProblem& p = layer.problem;
   io::Metadata metadata = {{"gate", std::string(gate_name(p.options.gate))},
@@ -219,13 +230,8 @@ void write_result(const std::string& path, const LayerFile& layer, const io::Met
   if (p.options.gate == FKDA_GATE_BOUNDED) metadata["lower_bound"] = number_text(p.options.lower_bound);
   metadata.insert(more.begin(), more.end());
 
-  const bool one_sequence = !layer.batched && !p.cu_seqlens.present();
-  const auto& o = p.out.shape();
-  std::vector<io::TensorView> tensors = {file_view("o", p.out, layer.batched ? o : without_first(o))};
-  if (p.final_state.present()) {
-    const auto& state = p.final_state.shape();
-    tensors.push_back(file_view("final_state", p.final_state, one_sequence ? without_first(state) : state));
-  }
+  std::vector<io::TensorView> tensors = {file_view("o", p.out, stored_out_shape(layer))};
+  if (p.final_state.present()) tensors.push_back(file_view("final_state", p.final_state, stored_state_shape(layer)));
   io::write_safetensors(path, std::move(tensors), metadata);
 }
 

@@ -45,8 +45,12 @@ struct LayerResult {
 // The tensors "o" and "final_state" of a result file. Throws io::FileError.
 LayerResult read_result(const std::string& path);
 
-// Writes "o" and "final_state" with the options of the problem as metadata. Without a batch dimension in the input
-// there is none in o, and none of sequences in final_state unless the input is packed.
+// Shapes in a result file: without a batch dimension in the input there is none in o, and none of sequences in final_state
+// unless the input is packed or has state_indices.
+std::vector<int64_t> stored_out_shape(const LayerFile& layer);
+std::vector<int64_t> stored_state_shape(const LayerFile& layer);
+
+// Writes out and final_state of the layer's problem as "o" and "final_state", with its options and more as metadata.
 void write_result(const std::string& path, const LayerFile& layer, const io::Metadata& more);
 
 // Layers of a folder: files X.safetensors beside an X_expected.safetensors, sorted by name.

@@ -160,7 +160,7 @@ void print_table(const std::vector<Row>& rows, const std::string& backend) {
                 (passed ? green(terminal, text) : red(terminal, text)).c_str());
   }
   if (missed == 0) {
-    std::printf("\nall %zu within the bars\n", rows.size());
+    std::printf("\nall within the bars\n");
   } else {
     std::printf("\n%d of %zu missed a bar\n", missed, rows.size());
   }

@@ -24,6 +24,16 @@ int fail(std::string message) {
   return kBadUsage;
 }
 
+// What was wrong with the command line.
+std::string explain(const CLI::ParseError& error, const CLI::App& program, int argc, char** argv) {
+  if (!program.get_subcommands().empty() || argc < 2 || argv[1][0] == '-') return error.what();
+  std::string names;
+  for (const CLI::App* subcommand : program.get_subcommands({})) {
+    names += (names.empty() ? "" : ", ") + subcommand->get_name();
+  }
+  return std::string("got '") + argv[1] + "', needs one of " + names;
+}
+
 int run(int argc, char** argv) {
   CLI::App program("Kimi Delta Attention: run it on files, check it against fp64, time it, look inside.", "flashkda");
   program.set_version_flag("--version", std::string("flashkda ") + fkda_version());
@@ -34,7 +44,7 @@ int run(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help, --version
-    return fail(std::string(error.what()) + " (see flashkda --help)");
+    return fail(explain(error, program, argc, argv) + " (see flashkda --help)");
   }
   for (const Subcommand& subcommand : subcommands) {
     if (!subcommand.app->parsed()) continue;

@@ -1,6 +1,8 @@
 // flashkda run: a layer file in, its result file out.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "check/accuracy.hpp"
@@ -56,7 +58,11 @@ int run_file(const RunOptions& options) {
   checks::OwnedProblem& p = layer.problem;
   options.problem.apply(p.options);
   options.backend.apply(p.options);
-  // Read before the run: a wrong path should not cost the time of it.
+  // A wrong path should not cost the time of the run.
+  const std::filesystem::path folder = std::filesystem::path(options.output).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder)) {
+    throw UsageError("--output: no folder " + folder.string());
+  }
   checks::LayerResult expected;
   if (!options.expected.empty()) expected = checks::read_result(options.expected);
 
@@ -82,10 +88,11 @@ int run_file(const RunOptions& options) {
               detail.empty() ? "" : (" (" + detail + ")").c_str(), ms,
               with_separators(static_cast<int64_t>(static_cast<double>(p.tokens()) / ms * 1e3)).c_str(),
               byte_size(runner.workspace_bytes()).c_str());
-  std::printf("out      %s: o %s %s", file_name(options.output).c_str(), shape_text(p.out.shape()).c_str(),
+  std::printf("out      %s: o %s %s", file_name(options.output).c_str(),
+              shape_text(checks::stored_out_shape(layer)).c_str(),
               std::string(checks::short_dtype_name(p.out.dtype())).c_str());
   if (p.final_state.present()) {
-    std::printf(", final_state %s %s", shape_text(p.final_state.shape()).c_str(),
+    std::printf(", final_state %s %s", shape_text(checks::stored_state_shape(layer)).c_str(),
                 std::string(checks::short_dtype_name(p.final_state.dtype())).c_str());
   }
   std::printf("\n");
