@@ -16,3 +16,23 @@ if(FLASHKDA_BUILD_CLI)
                         "Ubuntu: apt install libcli11-dev nlohmann-json3-dev. Or pass -DFLASHKDA_BUILD_CLI=OFF.")
   endif()
 endif()
+
+# The CUDA toolkit >= 12.4, for the GPU backend only.
+set(FLASHKDA_WITH_CUDA OFF)
+if(NOT FLASHKDA_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_ARCHITECTURES OFF)  # flashkda_objects names its own
+    enable_language(CUDA)
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 13 has C++20
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
+    find_package(CUDAToolkit 12.4 REQUIRED)
+    set(FLASHKDA_WITH_CUDA ON)
+  elseif(FLASHKDA_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "flashkda: FLASHKDA_CUDA=ON but no nvcc was found. Put the CUDA toolkit (>= 12.4) on PATH or "
+                        "pass -DCMAKE_CUDA_COMPILER=<path to nvcc>, or build without it: -DFLASHKDA_CUDA=OFF.")
+  endif()
+endif()

@@ -7,6 +7,9 @@
 #include "core/error.hpp"
 #include "cpu/backend.hpp"
 #include "reference/oracle.hpp"
+#ifdef FLASHKDA_WITH_CUDA
+#include "cuda/backend.hpp"
+#endif
 
 namespace flashkda {
 namespace {
@@ -29,9 +32,25 @@ constexpr Implementation kImplementations[] = {
         .features = with(kEveryOption, {Feature::kDim128, Feature::kDim64, Feature::kDim8n}),
         .available = [] { return true; },
         .detail = cpu::target_name,
+        .check = nullptr,
         .workspace_size = cpu::workspace_size,
         .forward = cpu::forward,
     },
+#ifdef FLASHKDA_WITH_CUDA
+    {
+        .name = "cuda",
+        .device_type = FKDA_CUDA,
+        .automatic = true,
+        .features = {Feature::kGateBounded, Feature::kGateSoftplus, Feature::kGateLog, Feature::kRawQK,
+                     Feature::kBetaForms, Feature::kBF16, Feature::kFP16, Feature::kGVA, Feature::kPacked,
+                     Feature::kPool, Feature::kCheckpoints, Feature::kIntermediate, Feature::kDim128, Feature::kDim64},
+        .available = cuda::available,
+        .detail = cuda::detail,
+        .check = cuda::check_problem,
+        .workspace_size = cuda::workspace_size,
+        .forward = cuda::forward,
+    },
+#endif
     {
         .name = "reference",
         .device_type = FKDA_CPU,
@@ -40,6 +59,7 @@ constexpr Implementation kImplementations[] = {
                                         Feature::kFP64Out}),
         .available = [] { return true; },
         .detail = [] { return "fp64 token recurrence, one thread"; },
+        .check = nullptr,
         .workspace_size = reference_workspace_size,
         .forward = forward_reference,
     },
@@ -131,13 +151,17 @@ const Implementation& select_implementation(const Problem& p) {
       throw_error(FKDA_UNSUPPORTED, "%s: \"%s\" cannot run this problem (%s). required: %s; %s", origin, name,
                   sizes.c_str(), required.names().c_str(), why.c_str());
     }
+    if (chosen->check != nullptr) chosen->check(p);
     return *chosen;
   }
   std::string objections;
   for (const Implementation& i : kImplementations) {
     if (!i.automatic) continue;
     const std::string why = objection(i, p, required);
-    if (why.empty()) return i;
+    if (why.empty()) {
+      if (i.check != nullptr) i.check(p);
+      return i;
+    }
     objections += "; " + why;
   }
   throw_error(FKDA_UNSUPPORTED, "no implementation runs this problem (%s). required: %s%s", sizes.c_str(),

@@ -15,6 +15,8 @@ struct Implementation {
   FeatureSet features;
   bool (*available)();
   const char* (*detail)();
+  // Throws Error where the implementation asks more of a problem than flashkda.h does; null: it asks nothing more.
+  void (*check)(const Problem& p);
   size_t (*workspace_size)(const Problem& p);
   // The workspace is aligned and at least workspace_size(p) bytes. Throws Error.
   void (*forward)(const Problem& p, void* workspace, void* stream);

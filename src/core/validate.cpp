@@ -270,6 +270,14 @@ int64_t intermediate_count(const Problem& p) {
   return count;
 }
 
+void check_intermediate_count(const Problem& p) {
+  if (!present(p.intermediate_states)) return;
+  const Dim rows{p.state_layout == FKDA_STATE_V_FIRST ? "V" : "K", p.intermediate_states.shape[3]};
+  const Dim columns{p.state_layout == FKDA_STATE_V_FIRST ? "K" : "V", p.intermediate_states.shape[4]};
+  check_shape("intermediate_states", p.intermediate_states,
+              {{"B", p.B}, {"NT", intermediate_count(p)}, {"HV", p.HV}, rows, columns});
+}
+
 // ------------------------------------------------------------------------------------------ checks of the options
 
 void check_choice(const char* name, int32_t value, int32_t last) {
@@ -292,6 +300,13 @@ void check_options(const Problem& p) {
 }
 
 }  // namespace
+
+void check_values(const Problem& p) {
+  if (p.packed()) check_cu_seqlens_values(p);
+  if (present(p.state_indices)) check_state_indices_values(p);
+  if (present(p.checkpoints)) check_checkpoint_offsets_values(p);
+  check_intermediate_count(p);
+}
 
 Problem validate(const fkda_problem& raw, Purpose purpose) {
   if (raw.struct_size != sizeof(fkda_problem)) {
@@ -455,18 +470,13 @@ Problem validate(const fkda_problem& raw, Purpose purpose) {
   }
 
   // Values, where the host can read them.
-  if (p.q.device_type == FKDA_CPU) {
-    if (p.packed()) check_cu_seqlens_values(p);
-    if (pool) check_state_indices_values(p);
-    if (present(p.checkpoints)) check_checkpoint_offsets_values(p);
+  if (present(p.intermediate_states) && (p.intermediate_every < 16 || p.intermediate_every % 16 != 0)) {
+    reject("intermediate_every: got " + std::to_string(p.intermediate_every) + ", needs a positive multiple of 16");
   }
-  if (present(p.intermediate_states)) {
-    if (p.intermediate_every < 16 || p.intermediate_every % 16 != 0) {
-      reject("intermediate_every: got " + std::to_string(p.intermediate_every) + ", needs a positive multiple of 16");
-    }
-    if (p.q.device_type == FKDA_CPU || !p.packed()) {
-      check_shape("intermediate_states", p.intermediate_states, {B, {"NT", intermediate_count(p)}, HV, row, column});
-    }
+  if (p.q.device_type == FKDA_CPU) {
+    check_values(p);
+  } else if (!p.packed()) {
+    check_intermediate_count(p);
   }
 
   // Aliasing: what is written overlaps nothing, but for a state updated in place.

@@ -13,4 +13,8 @@ enum class Purpose { kForward, kInspect };
 // checkpoint_offsets have been checked too.
 Problem validate(const fkda_problem& raw, Purpose purpose = Purpose::kForward);
 
+// The values of cu_seqlens, state_indices, checkpoint_offsets and the length of intermediate_states, which must be
+// readable by the host. Part of validate for host tensors; a device backend may call it with copies.
+void check_values(const Problem& p);
+
 }  // namespace flashkda

@@ -1,0 +1,213 @@
+#include "cuda/backend.hpp"
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "core/validate.hpp"
+#include "cuda/error.hpp"
+#include "cuda/plan.cuh"
+#include "cuda/sm80/launch.hpp"
+#include "cuda/sm80/prepare.cuh"
+#include "cuda/sm80/recur.cuh"
+
+namespace flashkda::cuda {
+namespace {
+
+int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+// What lies where in the workspace, in bytes. The one place of its formula.
+struct Workspace {
+  int64_t begin = 0, chunks = 0, intermediate_begin = 0, images = 0, bytes = 0;
+  int64_t chunk_bound = 0;  // chunks of all sequences, at most
+
+  explicit Workspace(const Problem& p) {
+    chunk_bound = p.packed() ? p.T / kChunk + p.N : p.B * ((p.T + kChunk - 1) / kChunk);
+    if (p.packed()) {
+      begin = take((p.N + 1) * 8);
+      chunks = take((p.N + 1) * 4);
+      if (present(p.intermediate_states)) intermediate_begin = take((p.N + 1) * 4);
+    }
+    images = take(chunk_bound * p.HV * (p.K == 128 ? Image<128>::kBytes : Image<64>::kBytes));
+  }
+
+ private:
+  int64_t take(int64_t count) {
+    const int64_t offset = bytes;
+    bytes = round_up(bytes + count, FKDA_WORKSPACE_ALIGNMENT);
+    return offset;
+  }
+};
+
+Rows rows_of(const fkda_tensor& t) {
+  return {t.data, t.stride[0], t.stride[1], t.ndim > 3 ? t.stride[2] : 1, t.dtype};
+}
+
+// The trailing dimensions of a state view are [slots,HV,rows,columns].
+States states_of(const fkda_tensor& t, const Problem& p) {
+  if (!present(t)) return {};
+  return {t.data, t.stride[t.ndim - 4], t.stride[t.ndim - 3], t.dtype, p.state_layout == FKDA_STATE_K_FIRST};
+}
+
+Integers integers_of(const fkda_tensor& t) { return {t.data, t.dtype == FKDA_INT64}; }
+
+// FLASH_KDA_DEBUG=1: the values that live on the device are copied to the host and checked there, like a CPU tensor's.
+void check_device_values(const Problem& p, cudaStream_t stream) {
+  Problem host = p;
+  std::vector<std::vector<char>> copies;
+  for (fkda_tensor* t : {&host.cu_seqlens, &host.state_indices, &host.checkpoint_offsets}) {
+    if (!present(*t)) continue;
+    int64_t count = 1;
+    for (int d = 0; d < t->ndim; ++d) count += (t->shape[d] - 1) * t->stride[d];
+    if (std::min(t->shape[0], t->shape[t->ndim - 1]) == 0) count = 0;
+    copies.emplace_back(static_cast<size_t>(count * dtype_size(t->dtype)));
+    check(cudaMemcpyAsync(copies.back().data(), t->data, copies.back().size(), cudaMemcpyDeviceToHost, stream),
+          "cudaMemcpyAsync");
+    t->data = copies.back().data();
+  }
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  check_values(host);
+}
+
+bool debugging() {
+  const char* value = std::getenv("FLASH_KDA_DEBUG");
+  return value != nullptr && std::strcmp(value, "0") != 0 && *value != '\0';
+}
+
+void check_blocks(int64_t blocks, const char* what) {
+  if (blocks > INT_MAX) {
+    throw_error(FKDA_UNSUPPORTED, "cuda: %lld blocks of %s, at most %d can be launched",
+                static_cast<long long>(blocks), what, INT_MAX);
+  }
+}
+
+template <int K>
+void launch(const Problem& p, char* workspace, cudaStream_t stream) {
+  const Workspace w(p);
+  Layout layout{};
+  layout.T = p.T;
+  layout.N = static_cast<int32_t>(p.N);
+  layout.HV = static_cast<int32_t>(p.HV);
+  layout.group = static_cast<int32_t>(p.group());
+  layout.row_chunks = static_cast<int32_t>((p.T + kChunk - 1) / kChunk);
+  const bool indexed = p.packed() && present(p.intermediate_states);
+  auto* const intermediate_begin = indexed ? reinterpret_cast<int32_t*>(workspace + w.intermediate_begin) : nullptr;
+  if (p.packed()) {
+    auto* const begin = reinterpret_cast<int64_t*>(workspace + w.begin);
+    auto* const chunks = reinterpret_cast<int32_t*>(workspace + w.chunks);
+    layout.begin = begin;
+    layout.chunks = chunks;
+    launch_plan({integers_of(p.cu_seqlens), p.T, layout.N, indexed ? p.intermediate_every : 0, begin, chunks,
+                 intermediate_begin},
+                stream);
+  }
+
+  sm80::PrepareParams prepare{};
+  prepare.layout = layout;
+  prepare.q = rows_of(p.q);
+  prepare.k = rows_of(p.k);
+  prepare.g = rows_of(p.g);
+  prepare.beta = rows_of(p.beta);
+  prepare.A_log = static_cast<const float*>(p.A_log.data);
+  prepare.dt_bias = static_cast<const float*>(p.dt_bias.data);
+  prepare.lower_bound = p.lower_bound;
+  prepare.scale = p.scale;
+  prepare.gate = p.gate;
+  prepare.beta_activation = p.beta_activation;
+  prepare.qk_l2norm = p.qk_l2norm != 0;
+  prepare.images = workspace + w.images;
+  if (w.chunk_bound > 0) sm80::launch_prepare<K>(prepare, w.chunk_bound * p.HV, stream);
+
+  sm80::RecurParams recur{};
+  recur.layout = layout;
+  recur.v = rows_of(p.v);
+  recur.out = rows_of(p.out);
+  recur.images = workspace + w.images;
+  recur.initial = states_of(p.initial_state, p);
+  recur.final = states_of(p.final_state, p);
+  recur.slot_count = p.N;
+  if (present(p.state_indices)) {
+    recur.slots = integers_of(p.state_indices);
+    recur.slot_count = INT64_MAX;
+    for (const fkda_tensor* pool : {&p.initial_state, &p.final_state}) {
+      if (present(*pool)) recur.slot_count = std::min(recur.slot_count, pool->shape[0]);
+    }
+  }
+  recur.checkpoints = states_of(p.checkpoints, p);
+  if (present(p.checkpoints)) {
+    recur.offsets = integers_of(p.checkpoint_offsets);
+    recur.offset_stride = p.checkpoint_offsets.stride[0];
+    recur.checkpoint_row = p.checkpoints.stride[0];
+    recur.checkpoint_count = static_cast<int32_t>(p.P);
+  }
+  recur.intermediate = states_of(p.intermediate_states, p);
+  if (present(p.intermediate_states)) {
+    recur.intermediate_batch = p.intermediate_states.stride[0];
+    recur.intermediate_count = p.intermediate_states.shape[1];
+    recur.intermediate_begin = intermediate_begin;
+    recur.intermediate_every = p.intermediate_every;
+  }
+  sm80::launch_recur<K>(recur, static_cast<int>(p.V), p.N * p.HV * (p.V / sm80::kColumns), stream);
+}
+
+}  // namespace
+
+bool available() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // no driver: not an error of a later call
+    return false;
+  }
+  for (int device = 0; device < count; ++device) {
+    int major = 0;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 8) return true;
+  }
+  return false;
+}
+
+const char* detail() { return "two kernels on mma.sync, sm_80 and later"; }
+
+void check_problem(const Problem& p) {
+  constexpr int64_t kAlignment = 16;
+  const std::pair<const char*, const fkda_tensor*> views[] = {
+      {"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"g", &p.g}, {"out", &p.out}, {"dt_bias", &p.dt_bias},
+      {"initial_state", &p.initial_state}, {"final_state", &p.final_state}, {"checkpoints", &p.checkpoints},
+      {"intermediate_states", &p.intermediate_states}};
+  for (const auto& [name, t] : views) {
+    if (!present(*t)) continue;
+    const int64_t size = dtype_size(t->dtype);
+    const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(t->data) % kAlignment);
+    if (past != 0) {
+      throw_error(FKDA_INVALID_ARGUMENT,
+                  "%s: its address is %lld bytes past a multiple of 16, the cuda backend needs 16-byte alignment", name,
+                  static_cast<long long>(past));
+    }
+    for (int d = 0; d + 1 < t->ndim; ++d) {
+      if (t->shape[d] > 1 && t->stride[d] * size % kAlignment != 0) {
+        throw_error(FKDA_INVALID_ARGUMENT,
+                    "%s: got stride %lld (%lld bytes) in dimension %d, the cuda backend needs multiples of 16 bytes", name,
+                    static_cast<long long>(t->stride[d]), static_cast<long long>(t->stride[d] * size), d);
+      }
+    }
+  }
+  check_blocks(Workspace(p).chunk_bound * p.HV, "the prepare kernel");
+  check_blocks(p.N * p.HV * (p.V / sm80::kColumns), "the recurrence kernel");
+}
+
+size_t workspace_size(const Problem& p) { return static_cast<size_t>(Workspace(p).bytes); }
+
+void forward(const Problem& p, void* workspace, void* stream_pointer) {
+  if (p.N == 0) return;
+  const DeviceGuard guard(p.q.device_index);
+  auto* const stream = static_cast<cudaStream_t>(stream_pointer);
+  if (debugging()) check_device_values(p, stream);
+  if (p.K == 128) {
+    launch<128>(p, static_cast<char*>(workspace), stream);
+  } else {
+    launch<64>(p, static_cast<char*>(workspace), stream);
+  }
+}
+
+}  // namespace flashkda::cuda

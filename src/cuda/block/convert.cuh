@@ -1,0 +1,79 @@
+// Element types at the edges of the kernels.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "flashkda/flashkda.h"
+
+namespace flashkda::cuda {
+
+// Two 16-bit values in one register, the first in the low half.
+__device__ __forceinline__ float2 unpack_bf16(uint32_t x) {
+  return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
+}
+
+__device__ __forceinline__ float2 unpack_fp16(uint32_t x) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&x));
+}
+
+__device__ __forceinline__ float2 unpack(uint32_t x, bool fp16) { return fp16 ? unpack_fp16(x) : unpack_bf16(x); }
+
+__device__ __forceinline__ uint32_t pack_bf16(float lo, float hi) {
+  const __nv_bfloat162 x = __floats2bfloat162_rn(lo, hi);
+  return *reinterpret_cast<const uint32_t*>(&x);
+}
+
+__device__ __forceinline__ uint32_t pack_fp16(float lo, float hi) {
+  const __half2 x = __floats2half2_rn(lo, hi);
+  return *reinterpret_cast<const uint32_t*>(&x);
+}
+
+__device__ __forceinline__ float load_scalar(const void* data, int64_t index, int32_t dtype) {
+  if (dtype == FKDA_FLOAT32) return static_cast<const float*>(data)[index];
+  const uint16_t bits = static_cast<const uint16_t*>(data)[index];
+  return dtype == FKDA_BFLOAT16 ? __uint_as_float(uint32_t{bits} << 16) : __half2float(__ushort_as_half(bits));
+}
+
+// Elements index, index + 1 (index even, the pair aligned).
+__device__ __forceinline__ float2 load_pair(const void* data, int64_t index, int32_t dtype) {
+  if (dtype == FKDA_FLOAT32) return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + index);
+  const uint32_t bits = *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(data) + index);
+  return unpack(bits, dtype == FKDA_FLOAT16);
+}
+
+__device__ __forceinline__ void store_pair(void* data, int64_t index, int32_t dtype, float lo, float hi) {
+  if (dtype == FKDA_FLOAT32) {
+    *reinterpret_cast<float2*>(static_cast<float*>(data) + index) = {lo, hi};
+  } else {
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(data) + index) =
+        dtype == FKDA_FLOAT16 ? pack_fp16(lo, hi) : pack_bf16(lo, hi);
+  }
+}
+
+__device__ __forceinline__ void store_scalar(void* data, int64_t index, int32_t dtype, float x) {
+  if (dtype == FKDA_FLOAT32) {
+    static_cast<float*>(data)[index] = x;
+  } else if (dtype == FKDA_FLOAT16) {
+    static_cast<__half*>(data)[index] = __float2half_rn(x);
+  } else {
+    static_cast<__nv_bfloat16*>(data)[index] = __float2bfloat16_rn(x);
+  }
+}
+
+// The same with the dtype known at compile time.
+template <int kDtype>
+struct Memory {
+  __device__ __forceinline__ static float load(const void* data, int64_t at) { return load_scalar(data, at, kDtype); }
+  __device__ __forceinline__ static float2 load_pair(const void* data, int64_t at) {
+    return cuda::load_pair(data, at, kDtype);
+  }
+  __device__ __forceinline__ static void store(void* data, int64_t at, float x) { store_scalar(data, at, kDtype, x); }
+  __device__ __forceinline__ static void store_pair(void* data, int64_t at, float lo, float hi) {
+    cuda::store_pair(data, at, kDtype, lo, hi);
+  }
+};
+
+}  // namespace flashkda::cuda

@@ -1,0 +1,23 @@
+// The tables of a packed batch, made on the device from the cu_seqlens of the moment.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "cuda/params.cuh"
+
+namespace flashkda::cuda {
+
+struct PlanParams {
+  Integers cu_seqlens;  // [N+1]
+  int64_t T;
+  int32_t N;
+  int32_t intermediate_every;   // tokens, 0: no table
+  int64_t* begin;               // [N+1], see Layout
+  int32_t* chunks;              // [N+1]
+  int32_t* intermediate_begin;  // [N+1] or null
+};
+
+// Whatever cu_seqlens holds, the tables are ascending and stay within T tokens, hence within T/16 + N chunks.
+void launch_plan(const PlanParams& p, cudaStream_t stream);
+
+}  // namespace flashkda::cuda

@@ -1,0 +1,21 @@
+// The two kernels of the portable path, by width. Each instance is compiled in a file of its own.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace flashkda::cuda::sm80 {
+
+struct PrepareParams;
+struct RecurParams;
+
+// blocks = chunks x value heads.
+template <int K>
+void launch_prepare(const PrepareParams& p, int64_t blocks, cudaStream_t stream);
+
+// blocks = sequences x value heads x V / kColumns.
+template <int K>
+void launch_recur(const RecurParams& p, int V, int64_t blocks, cudaStream_t stream);
+
+}  // namespace flashkda::cuda::sm80
