@@ -33,10 +33,14 @@ def table(header, rows):
 def size(count):
     """Bytes as a person reads them."""
     for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
+        if count < 1000:
             return f"{count:.3g} {unit}"
         count /= 1024
     return f"{count:.3g} GiB"
+
+
+def scientific(value, digits=1):
+    return f"{value:.{digits}e}".replace("e-0", "e-")
 
 
 class Measurements:
@@ -64,21 +68,27 @@ def machine(record):
 
 
 def accuracy(record):
-    bars = record["bars"]
+    o_bar, state_bar = (scientific(record["bars"][name], 0) for name in ("o", "state"))
     rows = [
-        [row["family"], row["gate"], f"{row['o']['rms']:.1e}", f"{row['state']['rms']:.1e}"]
+        [row["family"], row["gate"], scientific(row["o"]["rms"]), scientific(row["state"]["rms"])]
         for row in record["accuracy"]
     ]
-    return table(["inputs", "gate", f"o (bar {bars['o']:.0e}):", f"final state (bar {bars['state']:.0e}):"], rows)
+    return table(["inputs", "gate", f"o (bar {o_bar}):", f"final state (bar {state_bar}):"], rows)
 
 
 def speed(record):
-    rows = [
-        [row["op"], row["case"], row["gates"] + (f" ({row['gate']})" if row["gates"] == "real" else ""),
-         f"{row['ms_median']:.2f}", f"{row['tokens_per_s']:,.0f}", size(row["workspace_bytes"])]
-        for row in record["bench"]
-    ]  # fmt: skip
-    return table(["operation", "case", "gates", "ms:", "tokens/s:", "workspace:"], rows)
+    """One line a case, one column a kind of gates."""
+    cases, kinds = {}, {}
+    for row in record["bench"]:
+        kind = row["gates"] + (f" {row['gate']}" if row["gates"] == "real" else "")
+        kinds[kind] = None
+        cases.setdefault((row["op"], row["case"]), {})[kind] = row
+    rows = []
+    for (op, case), timed in cases.items():
+        times = [f"{timed[kind]['ms_median']:.1f}" if kind in timed else "" for kind in kinds]
+        rows.append([op, case, *times, f"{next(iter(timed.values()))['tokens_per_s']:,.0f}"])
+    first = next(iter(kinds))
+    return table(["operation", "case", *(f"{kind}, ms:" for kind in kinds), f"tokens/s ({first}):"], rows)
 
 
 def compared(record):
