@@ -71,6 +71,12 @@ void check_device_values(const Problem& p, cudaStream_t stream) {
   check_values(host);
 }
 
+int multiprocessors(int device) {
+  int count = 0;
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  return count;
+}
+
 bool debugging() {
   const char* value = std::getenv("FLASH_KDA_DEBUG");
   return value != nullptr && std::strcmp(value, "0") != 0 && *value != '\0';
@@ -149,7 +155,15 @@ void launch(const Problem& p, char* workspace, cudaStream_t stream) {
     recur.intermediate_begin = intermediate_begin;
     recur.intermediate_every = p.intermediate_every;
   }
-  sm80::launch_recur<K>(recur, static_cast<int>(p.V), p.N * p.HV * (p.V / sm80::kColumns), stream);
+  const int64_t heads = p.N * p.HV;
+  if constexpr (K == 128) {
+    // Two tiles a warp where the heads alone fill the machine, twice the blocks where they do not.
+    if (2 * heads > multiprocessors(p.q.device_index)) {
+      sm80::launch_recur<K, 2>(recur, K, heads, stream);
+      return;
+    }
+  }
+  sm80::launch_recur<K, 1>(recur, K, heads, stream);
 }
 
 }  // namespace
@@ -193,7 +207,7 @@ void check_problem(const Problem& p) {
     }
   }
   check_blocks(Workspace(p).chunk_bound * p.HV, "the prepare kernel");
-  check_blocks(p.N * p.HV * (p.V / sm80::kColumns), "the recurrence kernel");
+  check_blocks(p.N * p.HV * (p.V / sm80::recur_columns(1)), "the recurrence kernel");
 }
 
 size_t workspace_size(const Problem& p) { return static_cast<size_t>(Workspace(p).bytes); }

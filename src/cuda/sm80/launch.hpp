@@ -14,8 +14,8 @@ struct RecurParams;
 template <int K>
 void launch_prepare(const PrepareParams& p, int64_t blocks, cudaStream_t stream);
 
-// blocks = sequences x value heads x V / kColumns.
-template <int K>
-void launch_recur(const RecurParams& p, int V, int64_t blocks, cudaStream_t stream);
+// heads = sequences x value heads; kTiles: 1 or 2, see recur.cuh. V is a multiple of recur_columns(kTiles).
+template <int K, int kTiles>
+void launch_recur(const RecurParams& p, int V, int64_t heads, cudaStream_t stream);
 
 }  // namespace flashkda::cuda::sm80

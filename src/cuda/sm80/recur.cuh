@@ -1,8 +1,9 @@
-// The head-parallel kernel: one block carries kColumns value columns of one value head of one sequence through its
+// The head-parallel kernel: one block carries 64 or 128 value columns of one value head of one sequence through its
 // chunks, reading the chunk images that prepare.cuh made.
 //
-// The state is kept transposed, S^T [V,K], in fp32 accumulators: a warp owns 16 value columns and all K channels, so a
-// chunk needs nothing from another warp. Value columns are the rows of every product and tokens its columns:
+// The state is kept transposed, S^T [V,K], in fp32 accumulators: a warp owns 16 kTiles value columns and all K channels,
+// so a chunk needs nothing from another warp. kTiles = 2 reads every operand from shared memory half as often, kTiles =
+// 1 makes twice the blocks; the bits are the same. Value columns are the rows of every product and tokens its columns:
 //   A^T = S^T kd^T          Q^T = S^T qd^T          (S^T rounded to bf16, its accumulator layout is the A operand)
 //   U^T = (V^T - A^T) T^T   O^T = Q^T + U^T Mqk^T   S^T <- S^T diag(F) + U^T kr
 #pragma once
@@ -35,13 +36,14 @@ struct RecurParams {
   int32_t intermediate_every;         // tokens
 };
 
-inline constexpr int kColumns = 64;  // value columns a block
-inline constexpr int kRecurWarps = kColumns / 16;
+inline constexpr int kRecurWarps = 4;
 inline constexpr int kRecurThreads = kRecurWarps * 32;
 inline constexpr int kStages = 4;
 
+__host__ __device__ constexpr int recur_columns(int tiles) { return kRecurWarps * 16 * tiles; }  // value columns a block
+
 // One pipeline stage: the image with its K-wide rows swizzled, and the value rows.
-template <int K>
+template <int K, int kTiles>
 struct RecurStage {
   alignas(16) char kd[kChunk * K * 2];
   alignas(16) char qd[kChunk * K * 2];
@@ -49,16 +51,16 @@ struct RecurStage {
   alignas(16) char T[kChunk * kChunk * 2];
   alignas(16) char M[kChunk * kChunk * 2];
   alignas(16) float F[K];
-  alignas(16) char v[kChunk * kColumns * 2];
+  alignas(16) char v[kChunk * recur_columns(kTiles) * 2];
 };
 
-template <int K>
+template <int K, int kTiles>
 struct RecurShared {
-  RecurStage<K> stages[kStages];
+  RecurStage<K, kTiles> stages[kStages];
 };
 
-template <int K>
-__device__ __forceinline__ void load_stage(RecurStage<K>& stage, const RecurParams& p, const char* image, int64_t v_row,
+template <int K, int kTiles>
+__device__ __forceinline__ void load_stage(RecurStage<K, kTiles>& stage, const RecurParams& p, const char* image, int64_t v_row,
                                            int rows, int thread) {
   using Im = Image<K>;
   // kd, qd and kr lie one after the other both in the image and in the stage: 3 * kChunk rows. A round of all threads
@@ -74,15 +76,19 @@ __device__ __forceinline__ void load_stage(RecurStage<K>& stage, const RecurPara
   constexpr int kSmall = (Im::kBytes - Im::kT) / 16;  // T, M, F
   static_assert(kSmall <= kRecurThreads);
   if (thread < kSmall) ptx::cp_async_16(ptx::shared_address(stage.T) + thread * 16, image + Im::kT + thread * 16);
-  constexpr int kValueUnits = kColumns / 8;
-  static_assert(kChunk * kValueUnits == kRecurThreads);
+  constexpr int kValueUnits = recur_columns(kTiles) / 8, kValueRows = kRecurThreads / kValueUnits;
+  static_assert(kValueRows % 8 == 0);
   const int row = thread / kValueUnits, unit = thread % kValueUnits;
-  const bool valid = row < rows;
-  const auto* v = static_cast<const uint16_t*>(p.v.data) + v_row + (valid ? row * p.v.token : 0) + unit * 8;
-  ptx::cp_async_16(ptx::shared_address(stage.v) + swizzled<kValueUnits>(row, unit), v, valid);
+  const uint32_t values = ptx::shared_address(stage.v) + swizzled<kValueUnits>(row, unit);
+  const auto* v = static_cast<const uint16_t*>(p.v.data) + v_row + unit * 8;
+#pragma unroll
+  for (int r = row, round = 0; round < kChunk / kValueRows; r += kValueRows, ++round) {
+    const bool valid = r < rows;
+    ptx::cp_async_16(values + round * kRecurThreads * 16, v + (valid ? r * p.v.token : 0), valid);
+  }
 }
 
-// A warp's part of the state: value columns v0 + lane / 4 (+ 8), channels 8 i + 2 (lane % 4) and the next.
+// One tile of a warp's part of the state: value columns v (this lane's first, v0 + lane / 4) and v + 8, channels 8 i + 2 (lane % 4) and the next.
 template <int K>
 struct StateFragment {
   float x[K / 8][4];
@@ -149,12 +155,40 @@ struct StateFragment {
   }
 };
 
+// Stores one tile of O^T as token rows. at: element offset of the chunk's first row and the tile's first column.
+__device__ __forceinline__ void store_output(const Rows& out, int64_t at, int64_t rows, const float (&o)[2][4], int lane) {
+  void* const data = const_cast<void*>(out.data);
+#pragma unroll
+  for (int tokens = 0; tokens < 2; ++tokens) {
+    if (out.dtype == FKDA_FLOAT32) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int row = tokens * 8 + 2 * (lane % 4) + e % 2, column = lane / 4 + e / 2 * 8;
+        if (row < rows) static_cast<float*>(data)[at + row * out.token + column] = o[tokens][e];
+      }
+      continue;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float lo = o[tokens][2 * half], hi = o[tokens][2 * half + 1];
+      const uint32_t pair = out.dtype == FKDA_FLOAT16 ? pack_fp16(lo, hi) : pack_bf16(lo, hi);
+      const uint32_t turned = ptx::movmatrix_trans(pair);  // token lane / 4, value columns 2 (lane % 4) and the next
+      const int row = tokens * 8 + lane / 4;
+      if (row < rows) {
+        auto* to = static_cast<uint16_t*>(data) + at + row * out.token + half * 8 + 2 * (lane % 4);
+        *reinterpret_cast<uint32_t*>(to) = turned;
+      }
+    }
+  }
+}
+
 // kObserved: states are wanted on the way (checkpoints, intermediate states).
-template <int K, bool kObserved>
+template <int K, int kTiles, bool kObserved>
 __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ RecurParams p, int V) {
   using Im = Image<K>;
+  constexpr int kColumns = recur_columns(kTiles);
   extern __shared__ __align__(128) char shared_memory[];
-  auto& shared = *reinterpret_cast<RecurShared<K>*>(shared_memory);
+  auto& shared = *reinterpret_cast<RecurShared<K, kTiles>*>(shared_memory);
 
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int slices = V / kColumns;
@@ -177,13 +211,20 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
   const int64_t slot = p.slots.data == nullptr ? n : p.slots[n];
   const bool stateful = slot >= 0 && slot < p.slot_count;
 
-  const int v0 = slice * kColumns + warp * 16;  // the warp's first value column
-  const int v = v0 + lane / 4;                  // the lane's first
-  StateFragment<K> S;
-  if (stateful && p.initial.data != nullptr) {
-    S.load(p.initial, slot * p.initial.slot + hv * p.initial.head, V, v, lane);
-  } else {
-    S.clear();
+  const int v0 = slice * kColumns + warp * 16 * kTiles;  // the warp's first value column
+  const int v = v0 + lane / 4;                           // the lane's first
+  StateFragment<K> S[kTiles];
+  const auto store_state = [&](const States& to, int64_t at) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) S[t].store(to, at, V, v + 16 * t, lane);
+  };
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    if (stateful && p.initial.data != nullptr) {
+      S[t].load(p.initial, slot * p.initial.slot + hv * p.initial.head, V, v + 16 * t, lane);
+    } else {
+      S[t].clear();
+    }
   }
 
   const auto image_of = [&](int c) { return p.images + ((first_chunk + c) * p.layout.HV + hv) * Im::kBytes; };
@@ -192,7 +233,7 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
       const int64_t token = begin + static_cast<int64_t>(c) * kChunk;
       const int rows = static_cast<int>(min(static_cast<int64_t>(kChunk), begin + length - token));
       const int64_t v_row = batch * p.v.batch + token * p.v.token + hv * p.v.head + slice * kColumns;
-      load_stage<K>(shared.stages[c % kStages], p, image_of(c), v_row, rows, thread);
+      load_stage<K, kTiles>(shared.stages[c % kStages], p, image_of(c), v_row, rows, thread);
     }
     ptx::cp_async_commit();  // an empty group keeps the count
   };
@@ -205,7 +246,7 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
       for (int i = 0; i < p.checkpoint_count; ++i) {
         if (p.offsets[n * p.offset_stride + i] == offset) {
           const int64_t matrix = n * p.checkpoint_row + i * p.checkpoints.slot + hv * p.checkpoints.head;
-          S.store(p.checkpoints, matrix, V, v, lane);
+          store_state(p.checkpoints, matrix);
         }
       }
     }
@@ -213,8 +254,7 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
       const int64_t first = p.intermediate_begin != nullptr ? p.intermediate_begin[n] : 0;
       const int64_t index = first + offset / p.intermediate_every;
       if (index < p.intermediate_count) {
-        S.store(p.intermediate, batch * p.intermediate_batch + index * p.intermediate.slot + hv * p.intermediate.head, V,
-                v, lane);
+        store_state(p.intermediate, batch * p.intermediate_batch + index * p.intermediate.slot + hv * p.intermediate.head);
       }
     }
   };
@@ -228,60 +268,70 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
     __syncthreads();  // chunk c is in shared memory, and every warp has left the stage that is filled next
     fetch(c + kStages - 1);
     if constexpr (kObserved) observe(static_cast<int64_t>(c) * kChunk);
-    const RecurStage<K>& stage = shared.stages[c % kStages];
+    const RecurStage<K, kTiles>& stage = shared.stages[c % kStages];
 
-    // A^T and Q^T: [16 v] x [16 tokens], two accumulators of 8 tokens each.
-    float a[2][4] = {}, o[2][4] = {};
+    // A^T and Q^T: [16 v] x [16 tokens] a tile, two accumulators of 8 tokens each.
+    float a[kTiles][2][4] = {}, o[kTiles][2][4] = {};
     {
       const int row = matrix / 2 * 8 + matrix_row;  // token; matrices 0, 1: tokens 0-7, channels +0, +8; 2, 3: 8-15
       const uint32_t kd = ptx::shared_address(stage.kd), qd = ptx::shared_address(stage.qd);
 #pragma unroll
       for (int i = 0; i < K / 16; ++i) {
-        const uint32_t state[4] = {pack_bf16(S.x[2 * i][0], S.x[2 * i][1]), pack_bf16(S.x[2 * i][2], S.x[2 * i][3]),
-                                   pack_bf16(S.x[2 * i + 1][0], S.x[2 * i + 1][1]),
-                                   pack_bf16(S.x[2 * i + 1][2], S.x[2 * i + 1][3])};
         const int at = swizzled<kRowUnits>(row, 2 * i + matrix % 2);
-        uint32_t b[4];
-        ptx::ldmatrix_x4(b, kd + at);
-        ptx::mma_m16n8k16_bf16(a[0], state, b[0], b[1]);
-        ptx::mma_m16n8k16_bf16(a[1], state, b[2], b[3]);
-        ptx::ldmatrix_x4(b, qd + at);
-        ptx::mma_m16n8k16_bf16(o[0], state, b[0], b[1]);
-        ptx::mma_m16n8k16_bf16(o[1], state, b[2], b[3]);
+        uint32_t bk[4], bq[4];
+        ptx::ldmatrix_x4(bk, kd + at);
+        ptx::ldmatrix_x4(bq, qd + at);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          const auto& x = S[t].x;
+          const uint32_t state[4] = {pack_bf16(x[2 * i][0], x[2 * i][1]), pack_bf16(x[2 * i][2], x[2 * i][3]),
+                                     pack_bf16(x[2 * i + 1][0], x[2 * i + 1][1]),
+                                     pack_bf16(x[2 * i + 1][2], x[2 * i + 1][3])};
+          ptx::mma_m16n8k16_bf16(a[t][0], state, bk[0], bk[1]);
+          ptx::mma_m16n8k16_bf16(a[t][1], state, bk[2], bk[3]);
+          ptx::mma_m16n8k16_bf16(o[t][0], state, bq[0], bq[1]);
+          ptx::mma_m16n8k16_bf16(o[t][1], state, bq[2], bq[3]);
+        }
       }
     }
     // The state decays while the products are under way.
 #pragma unroll
     for (int i = 0; i < K / 8; ++i) {
       const float2 f = *reinterpret_cast<const float2*>(&stage.F[8 * i + 2 * (lane % 4)]);
-      S.x[i][0] *= f.x;
-      S.x[i][1] *= f.y;
-      S.x[i][2] *= f.x;
-      S.x[i][3] *= f.y;
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        S[t].x[i][0] *= f.x;
+        S[t].x[i][1] *= f.y;
+        S[t].x[i][2] *= f.x;
+        S[t].x[i][3] *= f.y;
+      }
     }
-    // R^T = V^T - A^T as the next A operand. V's fragments come transposed out of [token][v] rows.
-    uint32_t r[4];
-    {
-      uint32_t values[4];  // matrices: tokens 0-7 v 0-7, tokens 0-7 v 8-15, tokens 8-15 v 0-7, tokens 8-15 v 8-15
-      const int at = swizzled<kValueUnits>(matrix / 2 * 8 + matrix_row, warp * 2 + matrix % 2);
+    const int small = (matrix / 2 * 8 + matrix_row) * kChunk * 2 + matrix % 2 * 16;
+    uint32_t T[4], M[4];
+    ptx::ldmatrix_x4(T, ptx::shared_address(stage.T) + small);
+    ptx::ldmatrix_x4(M, ptx::shared_address(stage.M) + small);
+    uint32_t u_operand[kTiles][4];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      // R^T = V^T - A^T as the next A operand. V's fragments come transposed out of [token][v] rows: tokens 0-7 v 0-7,
+      // tokens 0-7 v 8-15, tokens 8-15 v 0-7, tokens 8-15 v 8-15.
+      uint32_t values[4], r[4];
+      const int at = swizzled<kValueUnits>(matrix / 2 * 8 + matrix_row, (warp * kTiles + t) * 2 + matrix % 2);
       ptx::ldmatrix_x4_trans(values, ptx::shared_address(stage.v) + at);
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
         const float2 x = unpack(values[m], fp16);
-        r[m] = pack_bf16(x.x - a[m / 2][m % 2 * 2], x.y - a[m / 2][m % 2 * 2 + 1]);
+        r[m] = pack_bf16(x.x - a[t][m / 2][m % 2 * 2], x.y - a[t][m / 2][m % 2 * 2 + 1]);
       }
+      // U^T = R^T T^T.
+      float u[2][4] = {};
+      ptx::mma_m16n8k16_bf16(u[0], r, T[0], T[1]);
+      ptx::mma_m16n8k16_bf16(u[1], r, T[2], T[3]);
+      u_operand[t][0] = pack_bf16(u[0][0], u[0][1]);
+      u_operand[t][1] = pack_bf16(u[0][2], u[0][3]);
+      u_operand[t][2] = pack_bf16(u[1][0], u[1][1]);
+      u_operand[t][3] = pack_bf16(u[1][2], u[1][3]);
     }
-    // U^T = R^T T^T.
-    const int small = (matrix / 2 * 8 + matrix_row) * kChunk * 2 + matrix % 2 * 16;
-    float u[2][4] = {};
-    {
-      uint32_t b[4];
-      ptx::ldmatrix_x4(b, ptx::shared_address(stage.T) + small);
-      ptx::mma_m16n8k16_bf16(u[0], r, b[0], b[1]);
-      ptx::mma_m16n8k16_bf16(u[1], r, b[2], b[3]);
-    }
-    const uint32_t u_operand[4] = {pack_bf16(u[0][0], u[0][1]), pack_bf16(u[0][2], u[0][3]),
-                                   pack_bf16(u[1][0], u[1][1]), pack_bf16(u[1][2], u[1][3])};
     // S^T += U^T kr.
     {
       const uint32_t kr = ptx::shared_address(stage.kr);
@@ -290,50 +340,31 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
       for (int i = 0; i < K / 16; ++i) {
         uint32_t b[4];
         ptx::ldmatrix_x4_trans(b, kr + swizzled<kRowUnits>(row, 2 * i + matrix / 2));
-        ptx::mma_m16n8k16_bf16(S.x[2 * i], u_operand, b[0], b[1]);
-        ptx::mma_m16n8k16_bf16(S.x[2 * i + 1], u_operand, b[2], b[3]);
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          ptx::mma_m16n8k16_bf16(S[t].x[2 * i], u_operand[t], b[0], b[1]);
+          ptx::mma_m16n8k16_bf16(S[t].x[2 * i + 1], u_operand[t], b[2], b[3]);
+        }
       }
     }
-    // O^T += U^T Mqk^T, then out: turned back to token rows.
-    {
-      uint32_t b[4];
-      ptx::ldmatrix_x4(b, ptx::shared_address(stage.M) + small);
-      ptx::mma_m16n8k16_bf16(o[0], u_operand, b[0], b[1]);
-      ptx::mma_m16n8k16_bf16(o[1], u_operand, b[2], b[3]);
+    // O^T += U^T Mqk^T.
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      ptx::mma_m16n8k16_bf16(o[t][0], u_operand[t], M[0], M[1]);
+      ptx::mma_m16n8k16_bf16(o[t][1], u_operand[t], M[2], M[3]);
     }
     const int64_t token = begin + static_cast<int64_t>(c) * kChunk;
     const int64_t out = batch * p.out.batch + token * p.out.token + hv * p.out.head + v0;
     const int64_t rows = min(static_cast<int64_t>(kChunk), begin + length - token);
 #pragma unroll
-    for (int tokens = 0; tokens < 2; ++tokens) {
-      if (p.out.dtype == FKDA_FLOAT32) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int row = tokens * 8 + 2 * (lane % 4) + e % 2;
-          const int column = lane / 4 + e / 2 * 8;
-          if (row < rows) static_cast<float*>(const_cast<void*>(p.out.data))[out + row * p.out.token + column] = o[tokens][e];
-        }
-        continue;
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float lo = o[tokens][2 * half], hi = o[tokens][2 * half + 1];
-        const uint32_t pair = p.out.dtype == FKDA_FLOAT16 ? pack_fp16(lo, hi) : pack_bf16(lo, hi);
-        const uint32_t turned = ptx::movmatrix_trans(pair);  // token lane / 4, value columns 2 (lane % 4) and the next
-        const int row = tokens * 8 + lane / 4;
-        if (row < rows) {
-          auto* to = static_cast<uint16_t*>(const_cast<void*>(p.out.data)) + out + row * p.out.token;
-          *reinterpret_cast<uint32_t*>(to + half * 8 + 2 * (lane % 4)) = turned;
-        }
-      }
-    }
+    for (int t = 0; t < kTiles; ++t) store_output(p.out, out + 16 * t, rows, o[t], lane);
   }
   ptx::cp_async_wait<0>();
   if constexpr (kObserved) {
     if (length % kChunk == 0) observe(length);
   }
   if (stateful && p.final.data != nullptr) {
-    S.store(p.final, slot * p.final.slot + hv * p.final.head, V, v, lane);
+    store_state(p.final, slot * p.final.slot + hv * p.final.head);
   }
 }
 
