@@ -64,7 +64,7 @@ class Prefetcher {
 };
 
 // U of rows [i0, i0 + kRows) in one column tile:
-//   U_i = b_i (v_i - kd_i S) - sum_{j<i} L_ij U_j
+//   U_i = b_i (v_i - kd_i S) - sum_{j<i} L_ij U_j                                            (eq. 21)
 // which solves (I + L) U = b o (V - kd S) by forward substitution, rows before i0 as a product, the rest in registers.
 // u holds v on entry and U on return.
 template <int kWidth>
@@ -92,7 +92,7 @@ HWY_INLINE void solve_rows(int64_t i0, const Scratch& s, const float* HWY_RESTRI
   t.store(u + i0 * kPanel, kPanel);
 }
 
-// O_i = qd_i S + sum_{j<=i} Mqk_ij U_j of rows [i0, i0 + kRows).
+// O_i = qd_i S + sum_{j<=i} Mqk_ij U_j of rows [i0, i0 + kRows) (eq. 19).
 template <int kWidth>
 HWY_INLINE void output_rows(int64_t i0, const Scratch& s, const float* HWY_RESTRICT state, const float* HWY_RESTRICT u,
                             float* HWY_RESTRICT o) {
@@ -115,7 +115,7 @@ HWY_INLINE void output_rows(int64_t i0, const Scratch& s, const float* HWY_RESTR
   t.store(o + i0 * kPanel, kPanel);
 }
 
-// S <- diag(exp(G)) S + kr^T U of key rows [k0, k0 + kRows).
+// S <- diag(exp(G)) S + kr^T U of key rows [k0, k0 + kRows) (eq. 20), the decay as hi + lo (eq. 26).
 template <int kWidth>
 HWY_INLINE void update_rows(int64_t k0, int64_t rows, const Scratch& s, const float* HWY_RESTRICT u,
                             const float* from, float* to) {

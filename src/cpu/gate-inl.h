@@ -88,7 +88,7 @@ struct Gate {
   }
 };
 
-// exp(a) as hi + lo, so that a decay close to 1, applied 65536 times, does not drift by fp32's rounding of it.
+// exp(a) as hi + lo (eq. 26), so that a decay close to 1, applied 65536 times, does not drift by fp32's rounding of it.
 HWY_INLINE void split_exp(VF a, VF& hi, VF& lo) {
   const VF one = hn::Set(kD, 1.0f);
   const VF em1 = hn::Expm1(kD, a);

@@ -182,7 +182,7 @@ inline void score_leaf(int64_t begin, int64_t end, const Scratch& s) {
 }
 
 // Pairs i >= boundary > j with i - boundary, boundary - 1 - j < half: both sides are decayed to the boundary, so every
-// factor is at most 1 and nothing overflows whatever the gate.
+// factor is at most 1 and nothing overflows whatever the gate (eq. 25).
 inline void score_across(int64_t boundary, int64_t half, int64_t end, const Scratch& s) {
   const int64_t rows = end - boundary, padded = round_up(rows, 4);
   float* HWY_RESTRICT k_rows = s.right;
@@ -209,7 +209,7 @@ inline void score_across(int64_t boundary, int64_t half, int64_t end, const Scra
   }
 }
 
-// L (strictly lower, row i times b_i) and Mqk (lower with diagonal) of rows [0, rows); all else zero.
+// L (eq. 14: strictly lower, row i times b_i) and Mqk (eq. 15: lower with diagonal) of rows [0, rows); all else zero.
 inline void score_chunk(int64_t rows, const Scratch& s) {
   std::memset(s.L, 0, sizeof(float) * kChunk * kChunk);
   std::memset(s.M, 0, sizeof(float) * kChunk * kChunk);
