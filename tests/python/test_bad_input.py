@@ -248,6 +248,14 @@ def test_chunk_kda_refuses(options, error, says):
         flash_kda.chunk_kda(*x.token_tensors, **options)
 
 
+@pytest.mark.parametrize("name", ["q", "v"])
+def test_rank_is_checked_before_results_are_allocated(name):
+    x = random_inputs(T=40)
+    setattr(x, name, getattr(x, name)[0])
+    with pytest.raises(ValueError, match=f"^{name}: got shape .*needs 4 dimensions"):
+        flash_kda.chunk_kda(*x.token_tensors, output_final_state=True)
+
+
 @pytest.mark.parametrize(
     "values, error", [([0, 20, 39], ValueError), ([0, 40], ValueError), ([1, 20, 40], ValueError), (None, TypeError)]
 )
