@@ -218,15 +218,6 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) S[t].store(to, at, V, v + 16 * t, lane);
   };
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
-    if (stateful && p.initial.data != nullptr) {
-      S[t].load(p.initial, slot * p.initial.slot + hv * p.initial.head, V, v + 16 * t, lane);
-    } else {
-      S[t].clear();
-    }
-  }
-
   const auto image_of = [&](int c) { return p.images + ((first_chunk + c) * p.layout.HV + hv) * Im::kBytes; };
   const auto fetch = [&](int c) {
     if (c < chunks) {
@@ -239,6 +230,15 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
   };
 #pragma unroll
   for (int c = 0; c < kStages - 1; ++c) fetch(c);
+  // The state is asked for while the first chunks are under way.
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    if (stateful && p.initial.data != nullptr) {
+      S[t].load(p.initial, slot * p.initial.slot + hv * p.initial.head, V, v + 16 * t, lane);
+    } else {
+      S[t].clear();
+    }
+  }
 
   // States the caller wants to see on the way, all at multiples of 16 tokens.
   const auto observe = [&](int64_t offset) {
