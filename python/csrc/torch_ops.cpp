@@ -2,6 +2,7 @@
 // options, a failed status becomes an exception "flash_kda: <status>: <message>"; every check of values is the core's.
 //
 // Only torch's stable ABI is used, so the object works with every torch >= TORCH_TARGET_VERSION.
+#include <dlfcn.h>
 #include <torch/csrc/stable/device.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -141,13 +142,34 @@ void check_workspace(const Tensor& given, const Tensor& q) {
   if (!given.is_contiguous()) fail(FKDA_INVALID_ARGUMENT, "workspace: has gaps between its elements, needs none");
 }
 
+// torch's current stream of a CUDA device, a cudaStream_t. The stable ABI's function for it is in libtorch_cuda, which a
+// CPU build of torch lacks: it is looked up among the loaded libraries, so that one binary serves both. Where there is a
+// CUDA tensor, that library is loaded.
+void* current_stream(int32_t device_index) {
+  using GetStream = AOTITorchError (*)(int32_t device_index, void** stream);
+  static const auto get_stream = [] {
+    void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    return library == nullptr ? nullptr
+                              : reinterpret_cast<GetStream>(dlsym(library, "aoti_torch_get_current_cuda_stream"));
+  }();
+  if (get_stream == nullptr) {
+    fail(FKDA_DEVICE_ERROR, "this build of torch offers no current CUDA stream (libtorch_cuda is not loaded)");
+  }
+  void* stream = nullptr;
+  TORCH_ERROR_CODE_CHECK(get_stream(device_index, &stream));
+  return stream;
+}
+
+// Asynchronous on a GPU: the workspace goes back to torch's allocator when the launches are queued, and memory of the
+// current stream is given again only to work behind them. A stream that captures allocates from its graph's pool.
 struct Forward {
   static void run(const fkda_problem& p, const Tensor& q, const MaybeTensor& given) {
     if (given.has_value()) check_workspace(*given, q);
     const Workspace workspace = align(
         given.has_value() ? *given
                           : torch::stable::empty({allocation_size(p)}, ScalarType::Byte, std::nullopt, q.device()));
-    check(fkda_forward(&p, workspace.begin, workspace.bytes, nullptr));
+    void* const stream = q.is_cuda() ? current_stream(q.get_device_index()) : nullptr;
+    check(fkda_forward(&p, workspace.begin, workspace.bytes, stream));
   }
 };
 
