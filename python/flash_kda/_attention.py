@@ -3,9 +3,9 @@
 B batch, T tokens, N sequences, H q/k heads, HV value heads (a multiple of H), K key width, V value width. A packed
 batch has B = 1 and cu_seqlens [N+1]; a dense batch is N = B sequences of T tokens.
 
-Every function takes CPU tensors; CUDA tensors are refused by a build without a CUDA backend (see backends()). Inputs
-may be views with any token and head stride as long as the last dimension is dense; nothing is copied. Results are
-bitwise repeatable. Errors, all raised before anything is written:
+Every function takes CPU tensors and, where there is a CUDA backend (see backends()), CUDA tensors: those on the current
+stream of their device, without waiting for it. Inputs may be views with any token and head stride as long as the last
+dimension is dense; nothing is copied. Results are bitwise repeatable. Errors, all raised before anything is written:
 
     ValueError            an argument breaks its contract; the message names it, what it got and what it needs
     TypeError             an argument is no tensor or number, or is unknown

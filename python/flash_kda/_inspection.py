@@ -40,7 +40,8 @@ def inspect_chunk(
 ) -> dict[str, Tensor]:
     """Every symbol of the chunked form for one chunk of one value head, in fp64.
 
-    The tensors and flags are those of chunk_kda, with its defaults; CPU tensors only.
+    The tensors and flags are those of chunk_kda, with its defaults. Computed on the CPU: CUDA tensors are copied
+    there, which waits for them. The results are on the device of q.
 
     Args:
         head: value head, 0 .. HV-1.
@@ -69,14 +70,17 @@ def inspect_chunk(
         dict(A_log=A_log, dt_bias=dt_bias, initial_state=initial_state, cu_seqlens=cu_seqlens),
     )
     gate, bound, A_log, dt_bias = select_gate(use_gate_in_kernel, lower_bound, A_log, dt_bias)
+    tensors = (q, k, v, g, beta, A_log, dt_bias, cu_seqlens, initial_state)
+    if all(t is None or t.device == q.device for t in tensors):  # mixed devices are the core's to refuse
+        tensors = tuple(None if t is None else t.cpu() for t in tensors)
     symbols = _library.call(
         _library.inspect_chunk,
-        q, k, v, g, beta, A_log, dt_bias, cu_seqlens, initial_state, optional_scale(scale), gate, bound,
-        bool(use_qk_l2norm_in_kernel), _beta_activation(use_beta_sigmoid_in_kernel, allow_neg_eigval),
-        _state_layout(state_v_first, False), sequence, head, chunk, chunk_size,
+        *tensors, optional_scale(scale), gate, bound, bool(use_qk_l2norm_in_kernel),
+        _beta_activation(use_beta_sigmoid_in_kernel, allow_neg_eigval), _state_layout(state_v_first, False), sequence,
+        head, chunk, chunk_size,
     )  # fmt: skip
     names = (result.name for result in _library.inspect_chunk._schema.returns)
-    return dict(zip(names, symbols, strict=True))
+    return {name: symbol.to(q.device) for name, symbol in zip(names, symbols, strict=True)}
 
 
 def plot_chunk(

@@ -15,17 +15,25 @@ def _reason_without_cuda() -> str | None:
     import flash_kda
 
     if not torch.cuda.is_available():
-        return "no GPU"
+        return "no CUDA device"
     if not any(backend.device == "cuda" and backend.available for backend in flash_kda.backends()):
         return "no CUDA backend in this build"
     return None
 
 
+@pytest.fixture
+def cuda() -> str:
+    """The device of tests that are about GPUs; those are marked gpu."""
+    if reason := _reason_without_cuda():
+        pytest.skip(reason)
+    return "cuda"
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request) -> str:
     """Every test that takes it runs on CPU tensors and, where there is a GPU, on CUDA tensors."""
-    if request.param == "cuda" and (reason := _reason_without_cuda()):
-        pytest.skip(reason)
+    if request.param == "cuda":
+        request.getfixturevalue("cuda")
     return request.param
 
 

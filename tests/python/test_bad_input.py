@@ -288,7 +288,7 @@ def test_tensors_of_a_device_without_a_backend():
     if any(backend.device == "cuda" for backend in flash_kda.backends()):
         pytest.skip("this build has a CUDA backend")
     if not torch.cuda.is_available():
-        pytest.skip("no GPU")
+        pytest.skip("no CUDA device")
     x = random_inputs(T=4, dtype=FP32).to("cuda")
     with pytest.raises(NotImplementedError, match="cpu computes on cpu tensors, q is on cuda"):
         flash_kda.chunk_kda(*x.token_tensors)

@@ -15,7 +15,7 @@ SCALE = 128**-0.5
 
 
 def compiler_reason() -> str | None:
-    """Why Inductor cannot compile for the CPU here; None if it can."""
+    """Why Inductor cannot compile here; None if it can. (Triton, for the GPU, builds its launchers in C, too.)"""
     if not shutil.which("g++") and not shutil.which("clang++"):
         return "Inductor needs a C++ compiler"
     if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
@@ -32,8 +32,8 @@ def compiled(request):
     return lambda function: torch.compile(function, fullgraph=True, backend=request.param)
 
 
-def test_fwd(compiled):
-    x = random_inputs(T=40, cu_seqlens=[0, 17, 40], initial_state=True)
+def test_fwd(compiled, device):
+    x = random_inputs(T=40, cu_seqlens=[0, 17, 40], initial_state=True).to(device)
     initial = x.initial_state.mT.contiguous()
 
     def function(q, k, v, g, beta, out, final_state):
@@ -48,15 +48,15 @@ def test_fwd(compiled):
     assert torch.equal(finals[1], finals[0])
 
 
-def test_fwd_in_place_on_a_pool(compiled):
-    x = random_inputs(B=2, T=20)
-    indices = torch.tensor([3, 1])
+def test_fwd_in_place_on_a_pool(compiled, device):
+    x = random_inputs(B=2, T=20).to(device)
+    indices = torch.tensor([3, 1], device=device)
 
     def function(q, k, v, g, beta, out, pool):
         flash_kda.fwd(q, k, v, g, beta, SCALE, out, x.A_log, x.dt_bias, -5.0, pool, pool, state_indices=indices)
         return pool.sum()
 
-    pools = [torch.randn(5, 4, 128, 128, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
+    pools = [torch.randn(5, 4, 128, 128, generator=torch.Generator().manual_seed(1)).to(device) for _ in range(2)]
     outs = [torch.empty_like(x.v) for _ in range(2)]
     expected = function(*x.token_tensors, outs[0], pools[0])
     got = compiled(function)(*x.token_tensors, outs[1], pools[1])
@@ -66,8 +66,8 @@ def test_fwd_in_place_on_a_pool(compiled):
 
 
 @pytest.mark.parametrize("function", [flash_kda.chunk_kda, flash_kda.fused_recurrent_kda])
-def test_functions_with_fla_names(compiled, function):
-    x = random_inputs(B=2, T=33, initial_state=True)
+def test_functions_with_fla_names(compiled, function, device):
+    x = random_inputs(B=2, T=33, initial_state=True).to(device)
 
     def model(q, k, v, g, beta, state):
         o, final_state = function(
@@ -81,12 +81,12 @@ def test_functions_with_fla_names(compiled, function):
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
-def test_chunk_kda_with_every_output(compiled):
-    x = random_inputs(T=100)
+def test_chunk_kda_with_every_output(compiled, device):
+    x = random_inputs(T=100).to(device)
 
     def model(q, k, v, g, beta):
         return flash_kda.chunk_kda(
-            q, k, v, -g.abs(), beta.sigmoid(), output_final_state=True, return_intermediate_states=True,
+            q, k, v, -g.abs(), beta.clamp(0, 1), output_final_state=True, return_intermediate_states=True,
             use_qk_l2norm_in_kernel=True, chunk_size=32, state_v_first=True,
         )  # fmt: skip
 
@@ -94,15 +94,15 @@ def test_chunk_kda_with_every_output(compiled):
     assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
-def test_another_length_does_not_need_the_first(compiled):
+def test_another_length_does_not_need_the_first(compiled, device):
     """A dynamic token dimension."""
 
     def model(q, k, v, g, beta):
-        return flash_kda.chunk_kda(q, k, v, -g.abs(), beta.sigmoid(), use_qk_l2norm_in_kernel=True)[0]
+        return flash_kda.chunk_kda(q, k, v, -g.abs(), beta.clamp(0, 1), use_qk_l2norm_in_kernel=True)[0]
 
     function = compiled(model)
     for T in (20, 33, 48):
-        x = random_inputs(T=T)
+        x = random_inputs(T=T).to(device)
         for tensor in x.token_tensors:
             torch._dynamo.mark_dynamic(tensor, 1)
         assert torch.equal(function(*x.token_tensors), model(*x.token_tensors))
@@ -116,7 +116,7 @@ def test_gradients_are_refused_in_a_graph_too():
         function(*x.token_tensors)
 
 
-def forward_arguments(case: str):
+def forward_arguments(case: str, device: str):
     """Arguments of torch.ops.flash_kda.forward."""
     x = random_inputs(B=1 if case == "packed" else 2, T=24, cu_seqlens=[0, 9, 24] if case == "packed" else None)
     states = torch.zeros(2, 4, 128, 128)
@@ -137,12 +137,13 @@ def forward_arguments(case: str):
         ),
         "workspace": dict(workspace=torch.zeros(1 << 22, dtype=torch.uint8)),
     }[case]  # fmt: skip
-    return (*x.token_tensors, *given.values())
+    arguments = (*x.token_tensors, *given.values())
+    return tuple(a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments)
 
 
 @pytest.mark.parametrize("case", ["plain", "states", "packed", "pool", "checkpoints", "workspace"])
-def test_opcheck_of_forward(case):
-    torch.library.opcheck(torch.ops.flash_kda.forward.default, forward_arguments(case))
+def test_opcheck_of_forward(case, device):
+    torch.library.opcheck(torch.ops.flash_kda.forward.default, forward_arguments(case, device))
 
 
 def test_schema_says_what_is_written():

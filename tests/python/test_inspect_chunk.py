@@ -33,6 +33,13 @@ def test_symbols_and_shapes(chunk_size, chunk, rows):
     assert all(t.dtype == FP64 for t in symbols.values())
 
 
+def test_the_same_on_any_device(device):
+    inputs = random_inputs(T=60, cu_seqlens=[0, 20, 60], initial_state=True)
+    options = dict(head=1, sequence=1, chunk=1, lower_bound=-5.0)
+    expected, symbols = look(inputs, **options), look(inputs.to(device), **options)
+    assert all(t.device.type == device and torch.equal(t.cpu(), expected[name]) for name, t in symbols.items())
+
+
 @pytest.mark.parametrize("head", [0, 3])
 @pytest.mark.parametrize("sequence, chunk", [(0, 0), (1, 1), (1, 2)])
 def test_definitions(head, sequence, chunk):
