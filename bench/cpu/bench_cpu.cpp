@@ -3,17 +3,17 @@
 //   tokens     tokens of all heads together
 //   bytes      state bytes read and written (decode), copied bytes read and written (copy)
 // Names end in the number of threads. docs/cpu/verified.json is made from this program's --benchmark_format=json.
-#include <benchmark/benchmark.h>
-
 #include <cmath>
-#include <cstring>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <benchmark/benchmark.h>
 
 #include "flashkda/flashkda.h"
 #include "yardsticks.hpp"
@@ -124,9 +124,7 @@ struct Workload {
   std::unique_ptr<void, Free> workspace_;
 };
 
-benchmark::Counter rate(double per_iteration) {
-  return {per_iteration, benchmark::Counter::kIsIterationInvariantRate};
-}
+benchmark::Counter rate(double per_iteration) { return {per_iteration, benchmark::Counter::kIsIterationInvariantRate}; }
 
 void prefill(benchmark::State& state, int64_t B, int64_t T, int64_t H, Gates gates, int layout, int threads) {
   Workload w(B, T, H, gates, threads);

@@ -40,11 +40,11 @@ typedef enum fkda_status {
 } fkda_status;
 
 /* Short name of a status code, e.g. "invalid argument". Never NULL. */
-FLASHKDA_API const char *fkda_status_string(fkda_status status);
+FLASHKDA_API const char* fkda_status_string(fkda_status status);
 
 /* What the last failed call of this thread had to say: the argument, what it got and what it needs. Valid until the
  * thread's next call; "" if there was no failure. */
-FLASHKDA_API const char *fkda_last_error(void);
+FLASHKDA_API const char* fkda_last_error(void);
 
 /* ------------------------------------------------------------------------------------------------- tensor views */
 
@@ -63,7 +63,7 @@ enum { FKDA_MAX_DIMS = 5 };
 
 /* A view of memory the caller owns. A view with ndim == 0 is absent (a zeroed struct is an absent view). */
 typedef struct fkda_tensor {
-  void *data;                    /* may be NULL only if the view has no elements */
+  void* data;                    /* may be NULL only if the view has no elements */
   int32_t dtype;                 /* fkda_dtype */
   int32_t device_type;           /* fkda_device_type */
   int32_t device_index;          /* CUDA ordinal; 0 for the CPU */
@@ -73,7 +73,7 @@ typedef struct fkda_tensor {
 } fkda_tensor;
 
 /* A dense row-major view. Shape has ndim entries. */
-FLASHKDA_API fkda_tensor fkda_dense(void *data, fkda_dtype dtype, int32_t ndim, const int64_t *shape);
+FLASHKDA_API fkda_tensor fkda_dense(void* data, fkda_dtype dtype, int32_t ndim, const int64_t* shape);
 
 /* ------------------------------------------------------------------------------------------------------ options */
 
@@ -127,60 +127,60 @@ typedef struct fkda_problem {
                                       NT = sum over the sequences of row b of ceil(length / intermediate_every) */
 
   /* Options. */
-  int32_t gate;                /* fkda_gate */
-  float lower_bound;           /* bounded gate: in [-5, 0) */
-  float scale;                 /* NaN (set by init): 1/sqrt(K) */
-  int32_t qk_l2norm;           /* 0 or 1 */
-  int32_t beta_activation;     /* fkda_beta */
-  int32_t state_layout;        /* fkda_state_layout */
-  int32_t intermediate_every;  /* tokens, a positive multiple of 16 */
-  int32_t batch_invariant;     /* 1: a sequence has the same bits alone, in any batch, or resumed at a multiple of 64
-                                  tokens from an fp32 state. The CPU backends always grant it. */
-  int32_t num_threads;         /* CPU: worker threads, 0 = all cores this process may run on */
-  const char *backend;         /* NULL or "auto": FLASH_KDA_BACKEND if set, else the first that fits; or a name of
-                                  fkda_implementation_info */
-  void (*progress)(void *user, int64_t done, int64_t total); /* CPU, optional: called on the calling thread */
-  void *progress_user;
+  int32_t gate;               /* fkda_gate */
+  float lower_bound;          /* bounded gate: in [-5, 0) */
+  float scale;                /* NaN (set by init): 1/sqrt(K) */
+  int32_t qk_l2norm;          /* 0 or 1 */
+  int32_t beta_activation;    /* fkda_beta */
+  int32_t state_layout;       /* fkda_state_layout */
+  int32_t intermediate_every; /* tokens, a positive multiple of 16 */
+  int32_t batch_invariant;    /* 1: a sequence has the same bits alone, in any batch, or resumed at a multiple of 64
+                                 tokens from an fp32 state. The CPU backends always grant it. */
+  int32_t num_threads;        /* CPU: worker threads, 0 = all cores this process may run on */
+  const char* backend;        /* NULL or "auto": FLASH_KDA_BACKEND if set, else the first that fits; or a name of
+                                 fkda_implementation_info */
+  void (*progress)(void* user, int64_t done, int64_t total); /* CPU, optional: called on the calling thread */
+  void* progress_user;
 } fkda_problem;
 
 /* Sets every view absent and every option to: bounded gate with lower_bound -5, scale NaN, l2norm on, sigmoid, v-first,
  * intermediate_every 64, automatic backend and threads. */
-FLASHKDA_API void fkda_problem_init(fkda_problem *problem);
+FLASHKDA_API void fkda_problem_init(fkda_problem* problem);
 
 /* ---------------------------------------------------------------------------------------------------------- run */
 
 /* Checks the problem as fkda_forward would and finds the implementation that would run it. *name (optional) gets its
  * name, a static string. */
-FLASHKDA_API fkda_status fkda_validate(const fkda_problem *problem, const char **name);
+FLASHKDA_API fkda_status fkda_validate(const fkda_problem* problem, const char** name);
 
 /* Bytes of workspace that fkda_forward needs for this problem, exactly. The workspace is memory of the problem's
  * device, aligned to FKDA_WORKSPACE_ALIGNMENT; its old contents never matter and nothing is kept in it. */
-FLASHKDA_API fkda_status fkda_workspace_size(const fkda_problem *problem, size_t *bytes);
+FLASHKDA_API fkda_status fkda_workspace_size(const fkda_problem* problem, size_t* bytes);
 
 enum { FKDA_WORKSPACE_ALIGNMENT = 256 };
 
 /* Computes the problem. stream: a cudaStream_t for CUDA tensors (the call is asynchronous), NULL for the CPU (the call
  * returns when the results are written). */
-FLASHKDA_API fkda_status fkda_forward(const fkda_problem *problem, void *workspace, size_t workspace_bytes,
-                                      void *stream);
+FLASHKDA_API fkda_status fkda_forward(const fkda_problem* problem, void* workspace, size_t workspace_bytes,
+                                      void* stream);
 
 /* -------------------------------------------------------------------------------------------- implementations */
 
 typedef struct fkda_implementation {
-  const char *name;     /* what backend and FLASH_KDA_BACKEND take, e.g. "cpu" */
+  const char* name;     /* what backend and FLASH_KDA_BACKEND take, e.g. "cpu" */
   int32_t device_type;  /* fkda_device_type of the tensors it computes on */
   int32_t available;    /* 1 if this machine can run it */
-  const char *detail;   /* e.g. the instruction set chosen at run time */
-  const char *features; /* space-separated feature names, the words of an FKDA_UNSUPPORTED message */
+  const char* detail;   /* e.g. the instruction set chosen at run time */
+  const char* features; /* space-separated feature names, the words of an FKDA_UNSUPPORTED message */
 } fkda_implementation;
 
 FLASHKDA_API int32_t fkda_implementation_count(void);
 
 /* Entry 0 <= index < count, in the order in which the automatic choice tries them. Strings are static. */
-FLASHKDA_API fkda_status fkda_implementation_info(int32_t index, fkda_implementation *info);
+FLASHKDA_API fkda_status fkda_implementation_info(int32_t index, fkda_implementation* info);
 
 /* "major.minor.patch" of the loaded library. */
-FLASHKDA_API const char *fkda_version(void);
+FLASHKDA_API const char* fkda_version(void);
 
 /* ------------------------------------------------------------------------------------------------ see a chunk */
 
@@ -197,22 +197,22 @@ typedef struct fkda_chunk {
   int64_t rows;        /* out: tokens in this chunk, 1 .. chunk_size */
   int64_t first_token; /* out: index in the sequence of the chunk's first token */
 
-  double *q, *k, *v;          /* [rows,K], [rows,K], [rows,V] after normalisation (q not scaled) */
-  double *a;                  /* [rows,K] log decay per token */
-  double *G;                  /* [rows,K] prefix sum of a within the chunk, the token itself included */
-  double *b;                  /* [rows] activated beta */
-  double *kd, *qd, *ki, *kr;  /* [rows,K]: k exp(G), scale q exp(G), k exp(-G) (inf where it overflows fp64),
-                                 k exp(G_last - G) */
-  double *L, *Mqk, *INV;      /* [rows,rows]: strictly lower, lower with diagonal, (I + L)^-1 */
-  double *U;                  /* [rows,V] = INV (b o (v - kd S)) */
-  double *O;                  /* [rows,V] = qd S + Mqk U */
-  double *S;                  /* [K,V] state before the chunk (always K x V, whatever state_layout) */
-  double *S_next;             /* [K,V] state after it */
+  double *q, *k, *v;         /* [rows,K], [rows,K], [rows,V] after normalisation (q not scaled) */
+  double* a;                 /* [rows,K] log decay per token */
+  double* G;                 /* [rows,K] prefix sum of a within the chunk, the token itself included */
+  double* b;                 /* [rows] activated beta */
+  double *kd, *qd, *ki, *kr; /* [rows,K]: k exp(G), scale q exp(G), k exp(-G) (inf where it overflows fp64),
+                                k exp(G_last - G) */
+  double *L, *Mqk, *INV;     /* [rows,rows]: strictly lower, lower with diagonal, (I + L)^-1 */
+  double* U;                 /* [rows,V] = INV (b o (v - kd S)) */
+  double* O;                 /* [rows,V] = qd S + Mqk U */
+  double* S;                 /* [K,V] state before the chunk (always K x V, whatever state_layout) */
+  double* S_next;            /* [K,V] state after it */
 } fkda_chunk;
 
 /* Computes a chunk's symbols with the plain fp64 recurrence before it. CPU tensors only; the problem's outputs may be
  * absent and are not written. Cost: the tokens of that sequence up to the chunk, one head. */
-FLASHKDA_API fkda_status fkda_inspect_chunk(const fkda_problem *problem, fkda_chunk *chunk);
+FLASHKDA_API fkda_status fkda_inspect_chunk(const fkda_problem* problem, fkda_chunk* chunk);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -3,10 +3,6 @@
 //
 // Only torch's stable ABI is used, so the object works with every torch >= TORCH_TARGET_VERSION.
 #include <dlfcn.h>
-#include <torch/csrc/stable/device.h>
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +13,11 @@
 #include <string>
 #include <tuple>
 #include <vector>
+
+#include <torch/csrc/stable/device.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
 
 #include "flashkda/flashkda.h"
 
@@ -142,9 +143,9 @@ void check_workspace(const Tensor& given, const Tensor& q) {
   if (!given.is_contiguous()) fail(FKDA_INVALID_ARGUMENT, "workspace: has gaps between its elements, needs none");
 }
 
-// torch's current stream of a CUDA device, a cudaStream_t. The stable ABI's function for it is in libtorch_cuda, which a
-// CPU build of torch lacks: it is looked up among the loaded libraries, so that one binary serves both. Where there is a
-// CUDA tensor, that library is loaded.
+// torch's current stream of a CUDA device, a cudaStream_t. The stable ABI's function for it is in libtorch_cuda, which
+// a CPU build of torch lacks: it is looked up among the loaded libraries, so that one binary serves both. Where there
+// is a CUDA tensor, that library is loaded.
 void* current_stream(int32_t device_index) {
   using GetStream = AOTITorchError (*)(int32_t device_index, void** stream);
   static const auto get_stream = [] {

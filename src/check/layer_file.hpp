@@ -45,8 +45,8 @@ struct LayerResult {
 // The tensors "o" and "final_state" of a result file. Throws io::FileError.
 LayerResult read_result(const std::string& path);
 
-// Shapes in a result file: without a batch dimension in the input there is none in o, and none of sequences in final_state
-// unless the input is packed or has state_indices.
+// Shapes in a result file: without a batch dimension in the input there is none in o, and none of sequences in
+// final_state unless the input is packed or has state_indices.
 std::vector<int64_t> stored_out_shape(const LayerFile& layer);
 std::vector<int64_t> stored_state_shape(const LayerFile& layer);
 

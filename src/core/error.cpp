@@ -18,9 +18,7 @@ void throw_error(fkda_status status, const char* format, ...) {
   throw Error(status, buffer);
 }
 
-void set_last_error(const char* message) noexcept {
-  std::snprintf(t_last_error, sizeof(t_last_error), "%s", message);
-}
+void set_last_error(const char* message) noexcept { std::snprintf(t_last_error, sizeof(t_last_error), "%s", message); }
 
 const char* last_error() noexcept { return t_last_error; }
 

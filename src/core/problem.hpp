@@ -19,11 +19,11 @@ struct Sequence {
 };
 
 struct Problem : fkda_problem {
-  int64_t B = 0, T = 0;  // batch rows, tokens a row
-  int64_t N = 0;         // sequences
-  int64_t H = 0, HV = 0; // q/k heads, value heads
-  int64_t K = 0, V = 0;  // key and value width
-  int64_t P = 0;         // checkpoints a sequence
+  int64_t B = 0, T = 0;   // batch rows, tokens a row
+  int64_t N = 0;          // sequences
+  int64_t H = 0, HV = 0;  // q/k heads, value heads
+  int64_t K = 0, V = 0;   // key and value width
+  int64_t P = 0;          // checkpoints a sequence
   // fkda_problem::scale is resolved (never NaN).
 
   bool packed() const { return present(cu_seqlens); }

@@ -55,8 +55,8 @@ constexpr Implementation kImplementations[] = {
         .name = "reference",
         .device_type = FKDA_CPU,
         .automatic = false,
-        .features = with(kEveryOption, {Feature::kDim128, Feature::kDim64, Feature::kDim8n, Feature::kDimAny,
-                                        Feature::kFP64Out}),
+        .features = with(kEveryOption,
+                         {Feature::kDim128, Feature::kDim64, Feature::kDim8n, Feature::kDimAny, Feature::kFP64Out}),
         .available = [] { return true; },
         .detail = [] { return "fp64 token recurrence, one thread"; },
         .check = nullptr,
@@ -110,19 +110,17 @@ FeatureSet required_features(const Problem& p) {
                                          : Feature::kGateLog);
   if (!p.qk_l2norm) set.add(Feature::kRawQK);
   if (p.beta_activation != FKDA_BETA_SIGMOID) set.add(Feature::kBetaForms);
-  set.add(p.q.dtype == FKDA_BFLOAT16  ? Feature::kBF16
-          : p.q.dtype == FKDA_FLOAT16 ? Feature::kFP16
-                                      : Feature::kFP32);
+  set.add(p.q.dtype == FKDA_BFLOAT16 ? Feature::kBF16 : p.q.dtype == FKDA_FLOAT16 ? Feature::kFP16 : Feature::kFP32);
   if (p.HV != p.H) set.add(Feature::kGVA);
   if (p.packed()) set.add(Feature::kPacked);
   if (present(p.state_indices)) set.add(Feature::kPool);
   if (present(p.checkpoints)) set.add(Feature::kCheckpoints);
   if (present(p.intermediate_states)) set.add(Feature::kIntermediate);
   const auto tuned = [](int64_t d) { return d % 8 == 0 && d <= 512; };
-  set.add(p.K == 128 && p.V == 128     ? Feature::kDim128
-          : p.K == 64 && p.V == 64     ? Feature::kDim64
-          : tuned(p.K) && tuned(p.V)   ? Feature::kDim8n
-                                       : Feature::kDimAny);
+  set.add(p.K == 128 && p.V == 128   ? Feature::kDim128
+          : p.K == 64 && p.V == 64   ? Feature::kDim64
+          : tuned(p.K) && tuned(p.V) ? Feature::kDim8n
+                                     : Feature::kDimAny);
   for (const fkda_tensor* t : {&p.out, &p.initial_state, &p.final_state, &p.checkpoints, &p.intermediate_states}) {
     if (present(*t) && t->dtype == FKDA_FLOAT64) set.add(Feature::kFP64Out);
   }

@@ -118,8 +118,8 @@ void check_dense(const char* name, const fkda_tensor& t, int dense) {
   int64_t expected = 1;
   for (int d = t.ndim - 1; d >= std::max(0, t.ndim - dense); --d) {
     if (t.shape[d] != 1 && t.stride[d] != expected) {
-      reject(std::string(name) + ": got stride " + std::to_string(t.stride[d]) + " in dimension " +
-             std::to_string(d) + " of shape " + shape_text(t) + ", needs " + std::to_string(expected) +
+      reject(std::string(name) + ": got stride " + std::to_string(t.stride[d]) + " in dimension " + std::to_string(d) +
+             " of shape " + shape_text(t) + ", needs " + std::to_string(expected) +
              (dense == 1 ? " (the last dimension must be dense)" : " (these dimensions must be dense)"));
     }
     expected *= t.shape[d];
@@ -192,17 +192,17 @@ Range footprint(const fkda_tensor& t, int first_dim) {
   return {begin, begin + static_cast<uintptr_t>((last + 1) * dtype_size(t.dtype))};
 }
 
-// True unless the two views surely share no byte: their ranges are apart, or they are interleaved. Interleaved are views
-// whose first `rows` dimensions walk the same places, when what the others reach from there (a block of each) is apart
-// and both blocks end before the next place: columns of one row-major buffer, slices of one pool.
+// True unless the two views surely share no byte: their ranges are apart, or they are interleaved. Interleaved are
+// views whose first `rows` dimensions walk the same places, when what the others reach from there (a block of each) is
+// apart and both blocks end before the next place: columns of one row-major buffer, slices of one pool.
 bool may_overlap(const fkda_tensor& a, const fkda_tensor& b) {
   if (!present(a) || !present(b) || element_count(a) == 0 || element_count(b) == 0) return false;
   const auto apart = [](Range x, Range y) { return x.end <= y.begin || y.end <= x.begin; };
   if (apart(footprint(a, 0), footprint(b, 0))) return false;
   for (int rows = 1; rows <= std::min(a.ndim, b.ndim); ++rows) {
     const int d = rows - 1;
-    const bool same_places = a.shape[d] == b.shape[d] &&
-                             (a.shape[d] == 1 || a.stride[d] * dtype_size(a.dtype) == b.stride[d] * dtype_size(b.dtype));
+    const bool same_places = a.shape[d] == b.shape[d] && (a.shape[d] == 1 || a.stride[d] * dtype_size(a.dtype) ==
+                                                                                 b.stride[d] * dtype_size(b.dtype));
     if (!same_places) break;
     const Range block_a = footprint(a, rows), block_b = footprint(b, rows);
     const uintptr_t width = std::max(block_a.end, block_b.end) - std::min(block_a.begin, block_b.begin);
@@ -314,7 +314,8 @@ Problem validate(const fkda_problem& raw, Purpose purpose) {
            std::to_string(sizeof(fkda_problem)) + " (call fkda_problem_init first)");
   }
   Problem p{raw};
-  if (purpose == Purpose::kInspect) p.out = p.final_state = p.checkpoints = p.checkpoint_offsets = p.intermediate_states = {};
+  if (purpose == Purpose::kInspect)
+    p.out = p.final_state = p.checkpoints = p.checkpoint_offsets = p.intermediate_states = {};
   check_options(p);
 
   struct Named {
@@ -365,8 +366,8 @@ Problem validate(const fkda_problem& raw, Purpose purpose) {
   if (p.H < 1 || p.K < 1) reject("q: got shape " + shape_text(p.q) + ", needs at least one head and one channel");
   if (p.V < 1) reject("v: got shape " + shape_text(p.v) + ", needs at least one channel");
   if (p.HV < 1 || p.HV % p.H != 0) {
-    reject("v: got HV = " + std::to_string(p.HV) + " value heads, needs a positive multiple of H = " +
-           std::to_string(p.H) + ", the heads of q");
+    reject("v: got HV = " + std::to_string(p.HV) +
+           " value heads, needs a positive multiple of H = " + std::to_string(p.H) + ", the heads of q");
   }
   p.N = p.B;
   if (p.packed()) {
@@ -392,7 +393,8 @@ Problem validate(const fkda_problem& raw, Purpose purpose) {
   }
   if (p.gate == FKDA_GATE_LOG) {
     if (present(p.A_log)) reject("A_log: is given, needs to be absent: with the log gate g is the log decay itself");
-    if (present(p.dt_bias)) reject("dt_bias: is given, needs to be absent: with the log gate g is the log decay itself");
+    if (present(p.dt_bias))
+      reject("dt_bias: is given, needs to be absent: with the log gate g is the log decay itself");
   }
 
   const bool pool = present(p.state_indices);
@@ -408,8 +410,8 @@ Problem validate(const fkda_problem& raw, Purpose purpose) {
   }
   if (present(p.checkpoints)) {
     if (p.checkpoints.ndim != 5) {
-      reject("checkpoints: got shape " + shape_text(p.checkpoints) + ", needs 5 dimensions [N,P,HV," +
-             row.letter + "," + column.letter + "]");
+      reject("checkpoints: got shape " + shape_text(p.checkpoints) + ", needs 5 dimensions [N,P,HV," + row.letter +
+             "," + column.letter + "]");
     }
     p.P = p.checkpoints.shape[1];
     check_shape("checkpoints", p.checkpoints, {N, {"P", p.P}, HV, row, column});
@@ -449,12 +451,19 @@ Problem validate(const fkda_problem& raw, Purpose purpose) {
   }
 
   // Memory: density, device, alignment.
-  for (const auto& [name, t] : {std::pair{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"g", &p.g}, {"beta", &p.beta},
-                                {"checkpoint_offsets", &p.checkpoint_offsets}, {"out", &p.out}}) {
+  for (const auto& [name, t] : {std::pair{"q", &p.q},
+                                {"k", &p.k},
+                                {"v", &p.v},
+                                {"g", &p.g},
+                                {"beta", &p.beta},
+                                {"checkpoint_offsets", &p.checkpoint_offsets},
+                                {"out", &p.out}}) {
     if (present(*t)) check_dense(name, *t, 1);
   }
-  for (const auto& [name, t] : {std::pair{"A_log", &p.A_log}, {"dt_bias", &p.dt_bias},
-                                {"cu_seqlens", &p.cu_seqlens}, {"state_indices", &p.state_indices}}) {
+  for (const auto& [name, t] : {std::pair{"A_log", &p.A_log},
+                                {"dt_bias", &p.dt_bias},
+                                {"cu_seqlens", &p.cu_seqlens},
+                                {"state_indices", &p.state_indices}}) {
     if (present(*t)) check_dense(name, *t, t->ndim);
   }
   for (const auto& [name, t] : {std::pair{"initial_state", &p.initial_state},

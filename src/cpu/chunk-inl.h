@@ -117,8 +117,8 @@ HWY_INLINE void output_rows(int64_t i0, const Scratch& s, const float* HWY_RESTR
 
 // S <- diag(exp(G)) S + kr^T U of key rows [k0, k0 + kRows) (eq. 20), the decay as hi + lo (eq. 26).
 template <int kWidth>
-HWY_INLINE void update_rows(int64_t k0, int64_t rows, const Scratch& s, const float* HWY_RESTRICT u,
-                            const float* from, float* to) {
+HWY_INLINE void update_rows(int64_t k0, int64_t rows, const Scratch& s, const float* HWY_RESTRICT u, const float* from,
+                            float* to) {
   const int64_t Kp = kWidth > 0 ? kWidth : s.Kp;
   Tile t;
   t.load(from + k0 * kPanel, kPanel);
@@ -136,8 +136,8 @@ HWY_INLINE void update_rows(int64_t k0, int64_t rows, const Scratch& s, const fl
 enum class ChunkResult { kOutputAndState, kStateOnly };
 
 template <int kWidth>
-HWY_INLINE void run_panels(int64_t rows, const Scratch& s, Columns columns, ChunkResult result,
-                           const float* panels, float* next, Prefetcher& prefetcher) {
+HWY_INLINE void run_panels(int64_t rows, const Scratch& s, Columns columns, ChunkResult result, const float* panels,
+                           float* next, Prefetcher& prefetcher) {
   const int64_t padded = round_up(rows, kRows);
   for (int64_t v0 = columns.begin; v0 < columns.end; v0 += kPanel) {
     for (int64_t c = 0; c < kPanel; c += kTileColumns) {
@@ -159,8 +159,8 @@ HWY_INLINE void run_panels(int64_t rows, const Scratch& s, Columns columns, Chun
 
 // Tokens [t0, t0 + rows) of the head. Reads the state's panels; writes the next state to `next` (which may be the same
 // panels unless the result is kStateOnly) and, if asked, the output rows.
-inline void run_chunk(const Head& head, int64_t t0, int64_t rows, const Scratch& s, Columns columns,
-                      ChunkResult result, const float* panels, float* next, Prefetcher prefetcher) {
+inline void run_chunk(const Head& head, int64_t t0, int64_t rows, const Scratch& s, Columns columns, ChunkResult result,
+                      const float* panels, float* next, Prefetcher prefetcher) {
   const Problem& p = head.p;
   load_tokens(head, t0, rows, s);
   score_chunk(rows, s);

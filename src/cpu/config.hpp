@@ -36,20 +36,20 @@ inline int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1)
 
 // Scratch of one worker. Sizes in floats, every array 64-byte aligned.
 struct ScratchLayout {
-  int64_t Kp, Vp;      // K and V padded
-  int64_t total = 0;   // bytes
+  int64_t Kp, Vp;     // K and V padded
+  int64_t total = 0;  // bytes
 
-  int64_t k, q, alpha; // [kChunk][Kp] normalised k, normalised and scaled q, decay per token
-  int64_t x;           // [2*kChunk][Kp] kd rows, then qd rows
-  int64_t kr;          // [kChunk][Kp]
-  int64_t left, right; // [kChunk][Kp] and [2*kChunk][Kp]: the two factors of a halving step
-  int64_t L, M;        // [kChunk][kChunk]
-  int64_t b;           // [kChunk]
-  int64_t decay;       // [4][Kp]: log decay of the chunk, its exponential as hi and lo; dt_bias padded
-  int64_t u, o;        // panels [Vp/kPanel][kChunk][kPanel]: v, then U; the output
-  int64_t state;       // [heads] panels [Vp/kPanel][Kp][kPanel]
-  int64_t side;        // panels of one head: the state inside a chunk, for checkpoints
-  int64_t stage;       // [V][K] or [K][V] fp32: the state in the caller's layout
+  int64_t k, q, alpha;  // [kChunk][Kp] normalised k, normalised and scaled q, decay per token
+  int64_t x;            // [2*kChunk][Kp] kd rows, then qd rows
+  int64_t kr;           // [kChunk][Kp]
+  int64_t left, right;  // [kChunk][Kp] and [2*kChunk][Kp]: the two factors of a halving step
+  int64_t L, M;         // [kChunk][kChunk]
+  int64_t b;            // [kChunk]
+  int64_t decay;        // [4][Kp]: log decay of the chunk, its exponential as hi and lo; dt_bias padded
+  int64_t u, o;         // panels [Vp/kPanel][kChunk][kPanel]: v, then U; the output
+  int64_t state;        // [heads] panels [Vp/kPanel][Kp][kPanel]
+  int64_t side;         // panels of one head: the state inside a chunk, for checkpoints
+  int64_t stage;        // [V][K] or [K][V] fp32: the state in the caller's layout
 
   // heads: value heads an item walks together.
   ScratchLayout(const Problem& p, int64_t heads) : Kp(round_up(p.K, kLane)), Vp(round_up(p.V, kPanel)) {

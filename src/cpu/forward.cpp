@@ -6,14 +6,12 @@
 
 // Scalable vectors cannot be array elements, which the register tiles need: such machines run the NEON code. SSE4 and
 // AVX3_DL add nothing here to SSSE3 and AVX3.
-#define HWY_DISABLED_TARGETS \
-  (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_SSE4 | HWY_AVX3_DL)
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward.cpp"
-#include "hwy/foreach_target.h"
-
 #include "cpu/chunk-inl.h"
 #include "cpu/token-inl.h"
+#include "hwy/foreach_target.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace flashkda::cpu::HWY_NAMESPACE {
@@ -129,8 +127,7 @@ class HeadRun {
 
  private:
   void emit_panels(int64_t offset, const float* panels) const {
-    observer_.emit(offset, head_.hv,
-                   [&](StateView to) HWY_ATTR { store_panels(head_.p, panels, to, s_, columns_); });
+    observer_.emit(offset, head_.hv, [&](StateView to) HWY_ATTR { store_panels(head_.p, panels, to, s_, columns_); });
   }
 
   Head head_;

@@ -23,9 +23,26 @@ struct Scratch {
   float *u, *o, *state, *side, *stage;
 
   Scratch(const ScratchLayout& s, float* base)
-      : Kp(s.Kp), Vp(s.Vp), k(base + s.k), q(base + s.q), alpha(base + s.alpha), x(base + s.x), kr(base + s.kr),
-        left(base + s.left), right(base + s.right), L(base + s.L), M(base + s.M), b(base + s.b), G(base + s.decay),
-        hi(G + Kp), lo(hi + Kp), bias(lo + Kp), u(base + s.u), o(base + s.o), state(base + s.state), side(base + s.side),
+      : Kp(s.Kp),
+        Vp(s.Vp),
+        k(base + s.k),
+        q(base + s.q),
+        alpha(base + s.alpha),
+        x(base + s.x),
+        kr(base + s.kr),
+        left(base + s.left),
+        right(base + s.right),
+        L(base + s.L),
+        M(base + s.M),
+        b(base + s.b),
+        G(base + s.decay),
+        hi(G + Kp),
+        lo(hi + Kp),
+        bias(lo + Kp),
+        u(base + s.u),
+        o(base + s.o),
+        state(base + s.state),
+        side(base + s.side),
         stage(base + s.stage) {}
 };
 

@@ -52,7 +52,8 @@ inline void copy_state(const Problem& p, StateView src, StateView dst, Columns c
     } else if (src.dtype == FKDA_FLOAT32) {
       store_row(reinterpret_cast<const float*>(element(src, offset)), count, to, dst.dtype);
     } else {  // two 16-bit types
-      for (int64_t i = 0; i < count; ++i) store_scalar(to, dst.dtype, i, load_scalar(element(src, offset), src.dtype, i));
+      for (int64_t i = 0; i < count; ++i)
+        store_scalar(to, dst.dtype, i, load_scalar(element(src, offset), src.dtype, i));
     }
   });
 }
@@ -81,7 +82,8 @@ inline void stage_to_panels(const Problem& p, const float* HWY_RESTRICT stage, f
     if (width < kPanel || p.K < Kp) std::memset(panel, 0, static_cast<size_t>(Kp * kPanel) * sizeof(float));
     if (p.state_layout == FKDA_STATE_V_FIRST) {
       for (int64_t v = 0; v < width; v += 4) {
-        for (int64_t k = 0; k < p.K; k += 4) transpose_4x4(stage + (v0 + v) * p.K + k, p.K, panel + k * kPanel + v, kPanel);
+        for (int64_t k = 0; k < p.K; k += 4)
+          transpose_4x4(stage + (v0 + v) * p.K + k, p.K, panel + k * kPanel + v, kPanel);
       }
     } else {
       for (int64_t k = 0; k < p.K; ++k) {
@@ -99,7 +101,8 @@ inline void panels_to_stage(const Problem& p, const float* HWY_RESTRICT panels, 
     const int64_t width = columns.end - v0 < kPanel ? columns.end - v0 : kPanel;
     if (p.state_layout == FKDA_STATE_V_FIRST) {
       for (int64_t v = 0; v < width; v += 4) {
-        for (int64_t k = 0; k < p.K; k += 4) transpose_4x4(panel + k * kPanel + v, kPanel, stage + (v0 + v) * p.K + k, p.K);
+        for (int64_t k = 0; k < p.K; k += 4)
+          transpose_4x4(panel + k * kPanel + v, kPanel, stage + (v0 + v) * p.K + k, p.K);
       }
     } else {
       for (int64_t k = 0; k < p.K; ++k) {

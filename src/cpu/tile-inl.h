@@ -75,8 +75,8 @@ HWY_INLINE V4 sum_lanes(VF a, VF b, VF c, VF d) {
   const hn::Repartition<uint64_t, DF> d64;
   const auto ab = hn::BitCast(d64, hn::Add(hn::InterleaveLower(kD, a, b), hn::InterleaveUpper(kD, a, b)));
   const auto cd = hn::BitCast(d64, hn::Add(hn::InterleaveLower(kD, c, d), hn::InterleaveUpper(kD, c, d)));
-  const VF sums = hn::Add(hn::BitCast(kD, hn::InterleaveLower(d64, ab, cd)),
-                          hn::BitCast(kD, hn::InterleaveUpper(d64, ab, cd)));
+  const VF sums =
+      hn::Add(hn::BitCast(kD, hn::InterleaveLower(d64, ab, cd)), hn::BitCast(kD, hn::InterleaveUpper(d64, ab, cd)));
   HWY_ALIGN float blocks[kLane];
   hn::Store(sums, kD, blocks);
   V4 total = hn::Load(d4, blocks);
@@ -88,8 +88,8 @@ HWY_INLINE V4 sum_lanes(VF a, VF b, VF c, VF d) {
 inline constexpr int kDotRows = kRows / 2;
 
 // out[i * out_stride + j] = sum_k a[i * Kp + k] * b[j * Kp + k] for i < kDotRows, j < 4.
-HWY_INLINE void dot_block(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t Kp,
-                          float* HWY_RESTRICT out, int64_t out_stride) {
+HWY_INLINE void dot_block(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t Kp, float* HWY_RESTRICT out,
+                          int64_t out_stride) {
   VF acc[kDotRows][4];
   HWY_UNROLL(4)
   for (int i = 0; i < kDotRows; ++i) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = hn::Zero(kD);

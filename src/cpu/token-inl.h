@@ -179,15 +179,15 @@ inline TokenRows load_token(const Head& head, int64_t t, float b, const Scratch&
 }
 
 // Tokens [t0, t0 + rows): the first step reads `from` and all write `to` (fp32, caller's order; may be the same).
-inline void run_tokens(const Head& head, int64_t t0, int64_t rows, const Scratch& s, Columns columns,
-                       const float* from, float* to) {
+inline void run_tokens(const Head& head, int64_t t0, int64_t rows, const Scratch& s, Columns columns, const float* from,
+                       float* to) {
   const Problem& p = head.p;
   load_beta(head, t0, rows, s.b);
   load_bias(head, s);
   for (int64_t t = t0; t < t0 + rows; ++t) {
     const TokenRows r = load_token(head, t, s.b[t - t0], s);
-    load_row(head.row(p.v, t, head.hv) + columns.begin * dtype_size(p.v.dtype), p.v.dtype,
-             columns.end - columns.begin, s.u + columns.begin);
+    load_row(head.row(p.v, t, head.hv) + columns.begin * dtype_size(p.v.dtype), p.v.dtype, columns.end - columns.begin,
+             s.u + columns.begin);
     if (rows == 1 && should_stream(p, from, to)) {
       step<true>(p, r, columns, s.u, from, to, s.o);
     } else {

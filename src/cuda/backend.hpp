@@ -7,7 +7,7 @@
 
 namespace flashkda::cuda {
 
-bool available();      // a device of compute capability 8.0 or more is in the machine
+bool available();  // a device of compute capability 8.0 or more is in the machine
 const char* detail();
 
 // Throws Error where the kernels ask more of the memory than flashkda.h does: 16-byte alignment.
