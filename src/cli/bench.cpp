@@ -33,7 +33,7 @@ struct BenchOptions {
 };
 
 struct Timing {
-  std::string name, gates, gate, backend;
+  std::string name, gates, gate, state, backend;
   bool decode = false;
   int64_t tokens = 0, heads = 0;
   double median_ms = 0.0, min_ms = 0.0;
@@ -67,6 +67,7 @@ Timing time_case(const checks::BenchCase& bench_case, const std::string& gates, 
   return {.name = bench_case.name,
           .gates = gates,
           .gate = std::string(checks::gate_name(p.options.gate)),
+          .state = std::string(checks::short_dtype_name(p.initial_state.dtype())),
           .backend = runner.backend(),
           .decode = bench_case.decode,
           .tokens = p.tokens(),
@@ -145,7 +146,7 @@ void print_table(const std::vector<Timing>& timings, const BenchOptions& options
   const Json header = report_header(backend, options.backend.threads);
   std::printf("%s (%s), %d threads, %s; bf16, K = V = 128, state %s in and out\n\n", backend.c_str(),
               backend_detail(backend).c_str(), header["threads"].get<int>(), cpu_model().c_str(),
-              std::string(checks::short_dtype_name(options.state_dtype.value_or(FKDA_FLOAT32))).c_str());
+              timings.front().state.c_str());
   Table table({{"op", Table::Align::kLeft},
                {"case", Table::Align::kLeft},
                {"gates", Table::Align::kLeft},
@@ -176,7 +177,7 @@ Json report(const std::vector<Timing>& timings, const BenchOptions& options) {
                                {"case", t.name},
                                {"gates", t.gates},
                                {"gate", t.gate},
-                               {"state", checks::short_dtype_name(options.state_dtype.value_or(FKDA_FLOAT32))},
+                               {"state", t.state},
                                {"ms_median", t.median_ms},
                                {"ms_min", t.min_ms},
                                {"runs", t.runs},

@@ -261,14 +261,20 @@ TEST_F(CliTest, RunTakesBatchesPacksStatesAndPools) {
   EXPECT_EQ(of_packed.final_state.shape(), (std::vector<int64_t>{3, 2, 128, 128}));
   EXPECT_LE(measure(of_packed.final_state, reference_result(packed).final_state).rms, kStateBar);
 
-  // Slots 2 and 0 are the two sequences'; slot 1 goes out as it came in.
+  // Slots 4 and 0 of five are the first two sequences'; the others go out as they came in.
   OwnedProblem pool = make_problem(family, {.lengths = {9, 11, 1}, .H = 2});
-  pool.state_indices = HostTensor::integers(FKDA_INT32, {2, 0, -1});
+  pool.initial_state = make_problem(family, {.B = 5, .T = 1, .H = 2}).initial_state;
+  pool.state_indices = HostTensor::integers(FKDA_INT32, {4, 0, -1});
   const LayerResult of_pool = run_problem(pool);
+  ASSERT_EQ(of_pool.final_state.shape(), pool.initial_state.shape());
   const int64_t slot = 2 * 128 * 128;
   for (int64_t i = 0; i < slot; i += 97) {
-    EXPECT_EQ(of_pool.final_state.get(slot + i), pool.initial_state.get(slot + i));
-    EXPECT_NE(of_pool.final_state.get(i), pool.initial_state.get(i));
+    for (const int64_t kept : {1, 2, 3}) {
+      EXPECT_EQ(of_pool.final_state.get(kept * slot + i), pool.initial_state.get(kept * slot + i));
+    }
+    for (const int64_t written : {0, 4}) {
+      EXPECT_NE(of_pool.final_state.get(written * slot + i), pool.initial_state.get(written * slot + i));
+    }
   }
 }
 
@@ -351,21 +357,24 @@ TEST_F(CliTest, CheckPassesOnEveryFamilyAndTheSlices) {
 }
 
 TEST_F(CliTest, CheckReturnsOneWhenABarIsMissed) {
-  // A layer whose "expected" output is 1 % off.
+  // A layer whose "expected" result is off.
   const LayerResult expected = read_result(kBoundedExpected);
-  LayerFile layer = read_layer(kBounded);
-  layer.problem.out = HostTensor(FKDA_FLOAT32, expected.out.shape());
-  layer.problem.final_state = HostTensor(FKDA_FLOAT32, expected.final_state.shape());
-  for (int64_t i = 0; i < expected.out.size(); ++i) layer.problem.out.set(i, 1.01 * expected.out.get(i));
-  for (int64_t i = 0; i < expected.final_state.size(); ++i) {
-    layer.problem.final_state.set(i, expected.final_state.get(i));
-  }
   fs::copy_file(kBounded, path("layer.safetensors"));
-  write_result(path("layer_expected.safetensors"), layer, {});
-  const Outcome o = run("check --family random,mild --tokens 40 --heads 1 --data '" + folder_.string() + "'");
-  EXPECT_EQ(o.status, 1) << o.out << o.err;
-  expect_contains(o.out, "MISSED");
-  expect_contains(o.out, "1 of 3 missed a bar");
+  const auto check_against = [&](double out_factor, double state_factor) {
+    LayerFile layer = read_layer(kBounded);
+    layer.problem.allocate_outputs(FKDA_FLOAT32, FKDA_FLOAT32);
+    HostTensor &out = layer.problem.out, &state = layer.problem.final_state;
+    for (int64_t i = 0; i < out.size(); ++i) out.set(i, out_factor * expected.out.get(i));
+    for (int64_t i = 0; i < state.size(); ++i) state.set(i, state_factor * expected.final_state.get(i));
+    write_result(path("layer_expected.safetensors"), layer, {});
+    return run("check --family random,mild --tokens 40 --heads 1 --data '" + folder_.string() + "'");
+  };
+  EXPECT_EQ(check_against(1.0, 1.0).status, 0);
+  for (const Outcome& o : {check_against(1.01, 1.0), check_against(1.0, 1.0001)}) {
+    EXPECT_EQ(o.status, 1) << o.out << o.err;
+    expect_contains(o.out, "MISSED");
+    expect_contains(o.out, "1 of 3 missed a bar");
+  }
 }
 
 TEST_F(CliTest, CheckOptions) {
