@@ -17,12 +17,16 @@ NEVER_DISPATCHES = ("0.5.1", "0.5.2")
 
 
 @pytest.fixture
-def fla_chunk_kda(cuda):
+def fla_chunk_kda(cuda, monkeypatch):
     fla = pytest.importorskip("fla", reason="needs flash-linear-attention (pip install flash-linear-attention)")
     if fla.__version__ in NEVER_DISPATCHES:
         pytest.skip(f"fla {fla.__version__} never hands a call to any backend")
     from fla.ops.kda import chunk_kda
+    from triton.runtime.autotuner import Autotuner
 
+    # Its kernels' speed does not matter here, and trying all their configurations takes minutes: the first one each.
+    prune = Autotuner.prune_configs
+    monkeypatch.setattr(Autotuner, "prune_configs", lambda *args: prune(*args)[:1])
     return chunk_kda
 
 
