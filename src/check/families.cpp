@@ -108,6 +108,52 @@ constexpr std::array<Family, 10> kFamilies = {{
      .one_key = false},
 }};
 
+// Rules of the gate families.
+template <int kValue>
+double constant_gate(Random&, int64_t, int64_t) {
+  return kValue;
+}
+double uniform_gate(Random& random, int64_t, int64_t) { return random.uniform(-8.0, 8.0); }
+double wide_gate(Random& random, int64_t, int64_t) { return 8.0 * random.normal(); }
+
+template <int kValue>
+double either(Random& random) {
+  return random.uniform() < 0.5 ? -kValue : kValue;
+}
+double uniform_bias(Random& random) { return random.uniform(-8.0, 8.0); }
+double wide_bias(Random& random) { return 8.0 * random.normal(); }
+
+constexpr Family gate_family(std::string_view name, decltype(Family::g) g, decltype(Family::dt_bias) dt_bias) {
+  return {.name = name,
+          .description = "positive q, k, v; g and dt_bias as the name says, A_log = 0",
+          .gate = FKDA_GATE_BOUNDED,
+          .g = g,
+          .A_log = zero,
+          .dt_bias = dt_bias,
+          .beta = normal,
+          .one_key = false,
+          .positive = true};
+}
+
+constexpr std::array<Family, 16> kGateFamilies = {
+    gate_family("g=-8", constant_gate<-8>, zero),
+    gate_family("g=-4", constant_gate<-4>, zero),
+    gate_family("g=0", constant_gate<0>, zero),
+    gate_family("g=8", constant_gate<8>, zero),
+    gate_family("g=U(-8,8)", uniform_gate, zero),
+    gate_family("g=N(0,8)", wide_gate, zero),
+    gate_family("g=0 bias={-4,4}", constant_gate<0>, either<4>),
+    gate_family("g=0 bias={-8,8}", constant_gate<0>, either<8>),
+    gate_family("g=0 bias=U(-8,8)", constant_gate<0>, uniform_bias),
+    gate_family("g=0 bias=N(0,8)", constant_gate<0>, wide_bias),
+    gate_family("g=N(0,1)", normal_gate, zero),
+    gate_family("g=N(0,1) bias=U(0,1)", normal_gate, unit),
+    gate_family("g=N(0,1) bias={-8,8}", normal_gate, either<8>),
+    gate_family("g=N(0,1) bias=U(-8,8)", normal_gate, uniform_bias),
+    gate_family("g=U(-8,8) bias={-4,4}", uniform_gate, either<4>),
+    gate_family("g=N(0,8) bias=N(0,8)", wide_gate, wide_bias),
+};
+
 // B, T and, of a packed batch, cu_seqlens.
 struct Batch {
   int64_t B, T;
@@ -158,10 +204,15 @@ HostTensor tile_heads(const HostTensor& source, std::vector<int64_t> shape) {
 
 std::span<const Family> families() { return kFamilies; }
 
+std::span<const Family> gate_families() { return kGateFamilies; }
+
 const Family* find_family(std::string_view name) {
-  const auto found =
-      std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& family) { return family.name == name; });
-  return found == kFamilies.end() ? nullptr : &*found;
+  for (const std::span<const Family> list : {families(), gate_families()}) {
+    const auto found =
+        std::find_if(list.begin(), list.end(), [&](const Family& family) { return family.name == name; });
+    if (found != list.end()) return &*found;
+  }
+  return nullptr;
 }
 
 OwnedProblem make_problem(const Family& family, const ProblemShape& shape, const ProblemDTypes& dtypes, uint64_t seed) {
@@ -176,7 +227,9 @@ OwnedProblem make_problem(const Family& family, const ProblemShape& shape, const
   problem.q = HostTensor(dtypes.qkv, {B, T, shape.H, shape.K});
   problem.k = HostTensor(dtypes.qkv, {B, T, shape.H, shape.K});
   problem.v = HostTensor(dtypes.qkv, {B, T, HV, shape.V});
-  for (HostTensor* x : {&problem.q, &problem.k, &problem.v}) x->generate([&] { return random.normal(); });
+  for (HostTensor* x : {&problem.q, &problem.k, &problem.v}) {
+    x->generate([&] { return family.positive ? random.uniform() : random.normal(); });
+  }
   if (family.one_key && T > 0) repeat_first_token(problem.k);
 
   problem.g = HostTensor(dtypes.g, {B, T, HV, shape.K});

@@ -11,8 +11,8 @@
 
 namespace flashkda::checks {
 
-// How the tensors of a family are made. q, k and v are always N(0,1) before the keys are made equal. Rules are called
-// once an element; one that is absent (nullptr) leaves its tensor absent.
+// How the tensors of a family are made. q, k and v are N(0,1), or U(0,1), before the keys are made equal. Rules are
+// called once an element; one that is absent (nullptr) leaves its tensor absent.
 struct Family {
   std::string_view name;         // as given on the command line
   std::string_view description;  // one line
@@ -22,10 +22,15 @@ struct Family {
   double (*dt_bias)(Random& random);
   double (*beta)(Random& random);  // logits
   bool one_key;                    // the first key of each head at every token
+  bool positive = false;           // q, k, v ~ U(0,1): any two keys have a cosine near 3/4
 };
 
 std::span<const Family> families();
-const Family* find_family(std::string_view name);  // nullptr if there is none
+// Sixteen settings of the bounded gate at A_log = 0, from forgetting everything to forgetting nothing, by token and by
+// channel, on positive q, k and v, whose keys interfere at every token. The first ten and their inputs are those of
+// FlashKDA's own comparison with fla (its tests/test_fwd.py); the other six vary token and channel together.
+std::span<const Family> gate_families();
+const Family* find_family(std::string_view name);  // of either list; nullptr if there is none
 
 // Sizes of a problem. Every member has a default, so that a caller names only what it is about.
 struct ProblemShape {

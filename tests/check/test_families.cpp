@@ -129,6 +129,37 @@ TEST(Families, ExtremesAreZeroAndMinus1000) {
   for (int channel = 0; channel < 128; ++channel) EXPECT_EQ(a[static_cast<size_t>(60 * 128 + channel)], -1000.0);
 }
 
+TEST(GateFamilies, AreSixteenWithNamesOfTheirOwn) {
+  ASSERT_EQ(gate_families().size(), 16U);
+  for (const Family& family : gate_families()) EXPECT_EQ(find_family(family.name), &family) << family.name;
+}
+
+TEST(GateFamilies, KeysArePositiveAndInterfere) {
+  const OwnedProblem p = problem_of("g=0");
+  double dot = 0.0, first = 0.0, second = 0.0;
+  for (int64_t i = 0; i < 128; ++i) {
+    const double x = p.k.get(i), y = p.k.get(kHeads * 128 + i);  // tokens 0 and 1 of head 0
+    EXPECT_GE(x, 0.0);
+    dot += x * y;
+    first += x * x;
+    second += y * y;
+  }
+  EXPECT_NEAR(dot / std::sqrt(first * second), 0.75, 0.1);
+}
+
+TEST(GateFamilies, DecayAsTheirNamesSay) {
+  const Range forgetting = decay_range("g=8"), half = decay_range("g=0"), lasting = decay_range("g=-8");
+  EXPECT_NEAR(forgetting.mean, -5.0 / (1.0 + std::exp(-8.0)), 1e-3);
+  EXPECT_NEAR(half.mean, -2.5, 1e-6);
+  EXPECT_NEAR(lasting.mean, -5.0 / (1.0 + std::exp(8.0)), 1e-5);
+  const Range channels = decay_range("g=0 bias={-8,8}");
+  EXPECT_NEAR(channels.low, forgetting.low, 1e-3);
+  EXPECT_NEAR(channels.high, lasting.high, 1e-5);
+  const Range both = decay_range("g=N(0,8) bias=N(0,8)");
+  EXPECT_LT(both.low, -4.99999);
+  EXPECT_GT(both.high, -1e-5);
+}
+
 TEST(Families, SameSeedSameBits) {
   const Family& family = *find_family("random");
   const auto bytes = [&](uint64_t seed) {
