@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Renders the tables of the README from docs/cpu/verified.json, which tools/record_cpu.py writes.
+"""Renders the tables of the README from docs/cpu/verified.json and docs/gpu/verified.json.
+
+The records are written by tools/record_cpu.py and tools/gpu_record.py.
 
     tools/render_tables.py [--check]
 
@@ -13,11 +15,12 @@ import re
 import sys
 from pathlib import Path
 
-from record_cpu import kernel_digest
+from gpu_record import kernels_digest as gpu_digest
+from record_cpu import kernel_digest as cpu_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-RECORD = ROOT / "docs/cpu/verified.json"
+RECORDS = {"cpu": ROOT / "docs/cpu/verified.json", "gpu": ROOT / "docs/gpu/verified.json"}
 BLOCK = re.compile(r"(<!-- table (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -124,29 +127,75 @@ def compared(record):
     )
 
 
-TABLES = {"machine": machine, "accuracy": accuracy, "speed": speed, "compared": compared}
+def gpu_machine(record):
+    return (
+        f"{record['date'][:10]}, {record['gpu']}, driver {record['driver']}, CUDA {record['cuda']}; a copy moves "
+        f"{record['copy_gb_per_s']:,.0f} GB/s (read and written). `make gpu-bench` measures yours.\n"
+    )
 
 
-def rendered(text, record):
-    """The document with every table as the record has it."""
-    return BLOCK.sub(lambda m: m.group(1) + TABLES[m.group("name")](record) + m.group(3), text)
+def gpu_accuracy(record):
+    rows = [[row["family"], scientific(row["o"]), scientific(row["state"])] for row in record["accuracy"]]
+    return table(["inputs", "o:", "final state:"], rows)
+
+
+def gpu_speed(record):
+    """One line a case, one column a kind of gates and dtype of the states."""
+    columns = [("random", "fp32"), ("long", "fp32"), ("real", "fp32"), ("softplus", "fp32"), ("random", "bf16")]
+    cases = {}
+    for row in record["bench"]:
+        cases.setdefault((row["op"], row["case"]), {})[row["gates"], row["state"]] = row
+    rows = []
+    for (op, case), timed in cases.items():
+        times = [f"{timed[column]['ms_median']:.3f}" if column in timed else "" for column in columns]
+        first = next(iter(timed.values()))
+        rows.append([op, case, *times, f"{first['gb_per_s']:,.0f}", f"{first['floor_fraction']:.0%}"])
+    header = [kind + (", bf16 state:" if state == "bf16" else ":") for kind, state in columns]
+    return table(["operation", "case", *header, "GB/s:", "floor / time:"], rows)
+
+
+# What each table is made of: the record and the function.
+TABLES = {
+    "machine": ("cpu", machine),
+    "accuracy": ("cpu", accuracy),
+    "speed": ("cpu", speed),
+    "compared": ("cpu", compared),
+    "gpu-machine": ("gpu", gpu_machine),
+    "gpu-accuracy": ("gpu", gpu_accuracy),
+    "gpu-speed": ("gpu", gpu_speed),
+}
+
+
+def rendered(text, records):
+    """The document with every table as the records have it. records: by the names in TABLES."""
+
+    def replaced(match):
+        source, function = TABLES[match.group("name")]
+        return match.group(1) + function(records[source]) + match.group(3)
+
+    return BLOCK.sub(replaced, text)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing, fail if something would change")
     arguments = parser.parse_args()
-    record = json.loads(RECORD.read_text())
-    if record["kernel_digest"] != kernel_digest():
-        print(f"{RECORD.relative_to(ROOT)} was measured on other sources than these: `make bench`", file=sys.stderr)
+    records = {name: json.loads(path.read_text()) for name, path in RECORDS.items()}
+    for name, current, remedy in (
+        ("cpu", records["cpu"]["kernel_digest"] == cpu_digest(), "make bench"),
+        ("gpu", records["gpu"]["kernels_digest"] == gpu_digest(), "make gpu-bench"),
+    ):
+        if not current:
+            print(
+                f"{RECORDS[name].relative_to(ROOT)} was measured on other sources than these: `{remedy}`",
+                file=sys.stderr,
+            )
     text = README.read_text()
-    new = rendered(text, record)
+    new = rendered(text, records)
     if new == text:
         return 0
     if arguments.check:
-        print(
-            "README.md: its tables are not those of docs/cpu/verified.json. Run tools/render_tables.py", file=sys.stderr
-        )
+        print("README.md: its tables are not those of the records. Run tools/render_tables.py", file=sys.stderr)
         return 1
     README.write_text(new)
     return 0

@@ -36,10 +36,21 @@ RECORD = {
     "eager": {"eager": [{"form": "recurrence", "ratio": 150.4}, {"form": "chunked", "ratio": 21.04}]},
 }  # fmt: skip
 
+GPU_RECORD = {
+    "date": "2031-02-03T04:05:06Z", "gpu": "A GPU", "driver": "1.2", "cuda": "13.0", "copy_gb_per_s": 4178.4,
+    "accuracy": [{"family": "g=0", "o": 3.4e-3, "state": 1.9e-3}],
+    "bench": [
+        {"op": "prefill", "case": "H8 T8192", "gates": "random", "state": "fp32", "ms_median": 0.3954, "ms_min": 0.39,
+         "gb_per_s": 2502.1, "floor_fraction": 0.05},
+        {"op": "prefill", "case": "H8 T8192", "gates": "real", "state": "fp32", "ms_median": 0.4012, "ms_min": 0.39,
+         "gb_per_s": 501.0, "floor_fraction": 0.05},
+    ],
+}  # fmt: skip
+
 
 def show(name):
     text = f"before\n<!-- table {name} -->\nold\n<!-- end -->\nafter\n"
-    new = rendered(text, RECORD)
+    new = rendered(text, {"cpu": RECORD, "gpu": GPU_RECORD})
     assert new.startswith(f"before\n<!-- table {name} -->\n")
     assert new.endswith("<!-- end -->\nafter\n")
     assert "old" not in new
@@ -71,6 +82,18 @@ def test_compared():
     assert "chunk by chunk (fp32) | 21.0x |" in text
     assert "copy bandwidth | 65% |" in text  # 13 of 20 GB/s
     assert "| 1 MiB; 2.5 GiB |" in text
+
+
+def test_gpu_machine():
+    assert "2031-02-03, A GPU, driver 1.2, CUDA 13.0; a copy moves 4,178 GB/s" in show("gpu-machine")
+
+
+def test_gpu_accuracy():
+    assert "| g=0 | 3.4e-3 | 1.9e-3 |\n" in show("gpu-accuracy")
+
+
+def test_gpu_speed_has_a_column_a_kind_of_gates():
+    assert "| prefill | H8 T8192 | 0.395 |  | 0.401 |  |  | 2,502 | 5% |\n" in show("gpu-speed")
 
 
 def test_size():
