@@ -14,10 +14,10 @@ FUZZ_SECONDS ?= 60
 VENV := .venv
 LINT := .cache/lint
 CONFIGURE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache) $(if $(CI),-DFLASHKDA_WERROR=ON)
-CXX_FILES = git ls-files '*.c' '*.cpp' '*.h' '*.hpp'
+CXX_FILES = git ls-files '*.c' '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh'
 say = @printf '\n\033[1m== %s\033[0m\n' '$(1)'
 
-.PHONY: help demo test build test-cpp test-sanitize fuzz test-python lint format bench docs clean setup-build setup-test
+.PHONY: help demo test build test-cpp test-sanitize fuzz test-python lint format bench gpu-bench docs clean setup-build setup-test
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -39,6 +39,7 @@ test-cpp: setup-test ## C++, C, command line and install tests (ctest)
 	@cmake --preset dev $(CONFIGURE)
 	@cmake --build --preset dev -j$(JOBS)
 	@ctest --preset dev -j$(JOBS)
+	@tools/check_cases.py build/dev
 
 test-sanitize: setup-test ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call say,the same under AddressSanitizer and UndefinedBehaviorSanitizer)
@@ -66,7 +67,8 @@ lint: setup-test $(LINT)/.ready ## format, clang-tidy, ruff, layers, generated p
 	@tools/sync_readme.py --check
 	@tools/render_tables.py --check
 	@cmake --preset dev $(CONFIGURE) >/dev/null
-	@run-clang-tidy -p build/dev -quiet -j$(JOBS) '$(CURDIR)/(src|tests|examples|bench)/.*' 2>/dev/null
+	@run-clang-tidy -p build/dev -quiet -j$(JOBS) '$(CURDIR)/(src|examples|bench)/.*' >build/tidy.log 2>&1 \
+	  || { grep -E -A4 '(error|warning):' build/tidy.log; exit 1; }
 
 format: $(LINT)/.ready ## rewrite the sources the way lint wants them
 	@$(CXX_FILES) | xargs $(LINT)/bin/clang-format -i
@@ -78,6 +80,15 @@ bench: setup-test ## measure accuracy and speed, record them in docs/cpu/verifie
 	@cmake --build --preset dev -j$(JOBS)
 	@tools/setup_python.sh $(VENV)
 	@$(VENV)/bin/python tools/record_cpu.py --build build/dev
+	@tools/render_tables.py
+
+GPU_BUILD := build/gpu
+gpu-bench: setup-test ## on a GPU machine: accuracy and speed, recorded in docs/gpu/verified.json and the README's tables
+	@cmake --preset cpu-release -B $(GPU_BUILD) -DFLASHKDA_CUDA=ON -DFLASHKDA_BUILD_BENCH=ON $(CONFIGURE)
+	@cmake --build $(GPU_BUILD) -j$(JOBS) --target bench_cuda accuracy_cuda
+	@$(GPU_BUILD)/bench/accuracy_cuda --json $(GPU_BUILD)/accuracy.json
+	@$(GPU_BUILD)/bench/bench_cuda --split --json $(GPU_BUILD)/bench.json
+	@tools/gpu_record.py $(GPU_BUILD)/accuracy.json $(GPU_BUILD)/bench.json
 	@tools/render_tables.py
 
 docs: ## the parts of the README that come from examples and records

@@ -28,7 +28,7 @@ struct Aligned {
   using value_type = T;
   Aligned() = default;
   template <typename U>
-  Aligned(const Aligned<U>&) {}
+  Aligned(const Aligned<U>&) {}  // NOLINT(google-explicit-constructor): allocators convert
   T* allocate(size_t n) { return static_cast<T*>(std::aligned_alloc(64, (n * sizeof(T) + 63) / 64 * 64)); }
   void deallocate(T* p, size_t) { std::free(p); }
   bool operator==(const Aligned&) const { return true; }
