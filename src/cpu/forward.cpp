@@ -9,9 +9,11 @@
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/forward.cpp"
+// clang-format off
+#include "hwy/foreach_target.h"  // before what it compiles again for every target
 #include "cpu/chunk-inl.h"
 #include "cpu/token-inl.h"
-#include "hwy/foreach_target.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace flashkda::cpu::HWY_NAMESPACE {
