@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -95,12 +96,13 @@ def check_tensors(required: dict[str, object], optional: dict[str, object]) -> N
     for name, tensor in required.items():
         if tensor is None:
             raise TypeError(f"{name}: got None, needs a torch.Tensor")
-    for name, tensor in (required | optional).items():
+    recorded = torch.is_grad_enabled()
+    for name, tensor in itertools.chain(required.items(), optional.items()):
         if tensor is None:
             continue
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name}: got {type(tensor).__name__}, needs a torch.Tensor")
-        if tensor.requires_grad and torch.is_grad_enabled():
+        if recorded and tensor.requires_grad:
             raise NotImplementedError(
                 f"{name}: requires grad, and flash_kda has no backward pass; call it under torch.no_grad() or "
                 "torch.inference_mode()"
