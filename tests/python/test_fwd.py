@@ -233,6 +233,25 @@ def test_workspace(device):
         assert torch.equal(out, expected)
 
 
+def test_workspace_one_byte_short(device):
+    """Case 53: what counts is the room from the first aligned byte on."""
+    x = random_inputs(T=100).to(device)
+    out = torch.full_like(x.v, 7.0)
+    alignment = 256  # FKDA_WORKSPACE_ALIGNMENT
+    enough_anywhere = flash_kda.workspace_size(
+        x.q, x.k, x.v, x.g, x.beta, SCALE, out, x.A_log, x.dt_bias, -5.0, cu_seqlens=x.cu_seqlens
+    )
+    needed = enough_anywhere - (alignment - 1)
+    memory = torch.empty(needed + 2 * alignment, dtype=torch.uint8, device=device)
+    aligned = memory[-memory.data_ptr() % alignment :]
+    for short in (aligned[: needed - 1], aligned[1 : needed + alignment - 1]):
+        with pytest.raises(ValueError, match=f"^workspace: got {needed - 1} bytes, needs {needed}$"):
+            call(x, out, workspace=short)
+        assert (out == 7.0).all()
+    call(x, out, workspace=aligned[:needed])
+    call(x, out, workspace=aligned[1 : needed + alignment])
+
+
 def test_no_sequences(device):
     x = random_inputs(T=0, cu_seqlens=[0]).to(device)
     call(x, torch.empty_like(x.v), final_state=torch.empty(0, 4, 128, 128, device=device))
