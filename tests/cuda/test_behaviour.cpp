@@ -1,0 +1,238 @@
+// Streams, graphs, devices, repeatability, and what a call costs the host. RowNN is the row of docs/cases.md.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "cuda/device.hpp"
+#include "cuda/device_kernels.hpp"
+
+namespace flashkda::test {
+namespace {
+
+constexpr Want kFp32 = {.out = FKDA_FLOAT32, .final_state = FKDA_FLOAT32};
+
+// ------------------------------------------------------------------------------------- repeatability: rows 10 and 13
+
+class CudaStreams : public OnGpu {
+ protected:
+  // Copies of a case's results as they are on the device now.
+  static std::vector<std::unique_ptr<DeviceBuffer>> snapshot(DeviceCase& device) {
+    std::vector<std::unique_ptr<DeviceBuffer>> copies;
+    for (const Tensor* t : device.results()) {
+      const DeviceBuffer& now = device.buffer_of(*t);
+      copies.push_back(std::make_unique<DeviceBuffer>(now.size()));
+      EXPECT_CUDA(cudaMemcpy(copies.back()->data(), now.data(), now.size(), cudaMemcpyDeviceToDevice));
+    }
+    return copies;
+  }
+};
+
+TEST_F(CudaStreams, Row10_TheSameBitsAThousandTimesUnderLoad) {
+  // Every path at once: packed, an empty sequence, tails, states; many heads and few; states on the way.
+  const std::vector<std::pair<Spec, Want>> cases = {
+      {{.H = 4, .cu = {0, 33, 33, 300, 333}, .initial_state = FKDA_FLOAT32, .seed = 501}, kFp32},
+      {{.H = 64, .cu = {0, 100, 117}, .seed = 502}, {.final_state = FKDA_BFLOAT16}},
+      {{.B = 2, .T = 200, .H = 3, .K = 64, .V = 64, .initial_state = FKDA_BFLOAT16, .seed = 503},
+       {.final_state = FKDA_BFLOAT16, .intermediate_states = FKDA_FLOAT32}},
+  };
+  const Case load_case({.T = 512, .H = 16, .seed = 504});
+  DeviceCase load(load_case, {});
+  Stream stream, load_stream;
+  DeviceBuffer counter(sizeof(unsigned long long));
+  for (const auto& [spec, want] : cases) {
+    DeviceCase device(Case(spec), want);
+    ASSERT_EQ(device.launch(stream), FKDA_OK) << fkda_last_error();
+    const Outputs first = device.fetch();
+    EXPECT_TRUE(all_finite(first.out));
+    const auto expected = snapshot(device);
+    EXPECT_CUDA(cudaMemset(counter.data(), 0, counter.size()));
+    EXPECT_CUDA(cudaDeviceSynchronize());
+    for (int repeat = 0; repeat < 1000; ++repeat) {
+      device.poison(stream);
+      ASSERT_EQ(load.launch(load_stream), FKDA_OK) << fkda_last_error();
+      ASSERT_EQ(device.launch(stream), FKDA_OK) << fkda_last_error();
+      size_t i = 0;
+      for (const Tensor* t : device.results()) {
+        const DeviceBuffer& now = device.buffer_of(*t);
+        count_differences(now.data(), expected[i++]->data(), now.size(),
+                          reinterpret_cast<unsigned long long*>(counter.data()), stream);
+      }
+    }
+    EXPECT_CUDA(cudaDeviceSynchronize());
+    unsigned long long differences = 1;
+    counter.download(&differences);
+    EXPECT_EQ(differences, 0u) << "of 1000 repeats";
+  }
+}
+
+TEST_F(CudaStreams, Row13_TwoStreamsInterleavedAHundredTimes) {
+  const Case a({.T = 300, .H = 8, .initial_state = FKDA_FLOAT32, .seed = 511});
+  const Case b({.T = 300, .H = 8, .initial_state = FKDA_FLOAT32, .seed = 512});
+  const Outputs serial_a = run_on_gpu(a, kFp32), serial_b = run_on_gpu(b, kFp32);
+  DeviceCase on_a(a, kFp32), on_b(b, kFp32);
+  Stream stream_a, stream_b;
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(on_a.launch(stream_a), FKDA_OK) << fkda_last_error();
+    ASSERT_EQ(on_b.launch(stream_b), FKDA_OK) << fkda_last_error();
+  }
+  expect_same_results(on_a.fetch(), serial_a);
+  expect_same_results(on_b.fetch(), serial_b);
+}
+
+// ------------------------------------------------------------------------------------------------------ graphs: row 18
+
+class CudaGraph : public OnGpu {
+ protected:
+  static cudaGraphExec_t capture(DeviceCase& device, cudaStream_t stream) {
+    // The strictest mode: an allocation, a synchronisation or a copy to the host would break the capture.
+    EXPECT_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    EXPECT_EQ(device.launch(stream), FKDA_OK) << fkda_last_error();
+    cudaGraph_t graph = nullptr;
+    EXPECT_CUDA(cudaStreamEndCapture(stream, &graph));
+    cudaGraphExec_t executable = nullptr;
+    EXPECT_CUDA(cudaGraphInstantiate(&executable, graph, 0));
+    EXPECT_CUDA(cudaGraphDestroy(graph));
+    return executable;
+  }
+};
+
+TEST_F(CudaGraph, Row18_ReplayFollowsCuSeqlens) {
+  for (const int32_t dtype : {FKDA_INT32, FKDA_INT64}) {
+    Case c({.H = 2, .cu = {0, 64, 128}, .cu_dtype = dtype, .initial_state = FKDA_FLOAT32, .seed = 521});
+    DeviceCase device(c, kFp32);
+    Stream stream;
+    const cudaGraphExec_t graph = capture(device, stream);
+    EXPECT_TRUE(untouched(device.fetch().out)) << "captured, yet run";
+    for (const std::vector<int64_t>& cu : std::vector<std::vector<int64_t>>{{0, 64, 128}, {0, 1, 128}, {0, 0, 40}, {0, 64, 128}}) {
+      const Tensor values = Tensor::integers(dtype, cu);
+      device.buffer_of(c.cu_seqlens).upload(values.data());
+      c.cu_seqlens.copy_from(values);  // what fetch() compares with
+      device.poison(stream);
+      EXPECT_CUDA(cudaGraphLaunch(graph, stream));
+      const Outputs& replayed = device.fetch();
+      Case now = c;
+      now.cu = cu;
+      now.cu_seqlens = values;
+      SCOPED_TRACE(testing::PrintToString(cu));
+      expect_same_results(replayed, run_on_gpu(now, kFp32));
+    }
+    EXPECT_CUDA(cudaGraphExecDestroy(graph));
+  }
+}
+
+TEST_F(CudaGraph, Row18_ReplayFollowsStateIndices) {
+  const Spec spec = {.B = 2, .T = 40, .H = 2, .initial_state = FKDA_FLOAT32, .slots = 5, .indices = {1, 3}, .seed = 522};
+  Case c(spec);
+  DeviceCase device(c, kFp32);
+  Stream stream;
+  const cudaGraphExec_t graph = capture(device, stream);
+  for (const std::vector<int64_t>& indices : std::vector<std::vector<int64_t>>{{1, 3}, {4, 0}, {-1, 2}}) {
+    const Tensor values = Tensor::integers(FKDA_INT32, indices);
+    device.buffer_of(c.state_indices).upload(values.data());
+    c.state_indices.copy_from(values);
+    device.poison(stream);
+    EXPECT_CUDA(cudaGraphLaunch(graph, stream));
+    const Outputs& replayed = device.fetch();
+    Spec direct = spec;
+    direct.indices = indices;
+    SCOPED_TRACE(testing::PrintToString(indices));
+    expect_same_results(replayed, run_on_gpu(Case(direct), kFp32));
+  }
+  EXPECT_CUDA(cudaGraphExecDestroy(graph));
+}
+
+// ------------------------------------------------------------------------------------------------------------- devices
+
+class CudaDevices : public OnGpu {};
+
+TEST_F(CudaDevices, TensorsDecideTheDevice) {  // with one GPU: the current device stays what it was
+  int count = 0;
+  EXPECT_CUDA(cudaGetDeviceCount(&count));
+  const Case c({.T = 100, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 531});
+  const Outputs expected = run_on_gpu(c, kFp32);
+  for (int device = 0; device < count; ++device) {
+    EXPECT_CUDA(cudaSetDevice(device));
+    DeviceCase there(c, kFp32);
+    EXPECT_CUDA(cudaSetDevice(0));
+    EXPECT_EQ(there.launch(), FKDA_OK) << fkda_last_error();
+    int current = -1;
+    EXPECT_CUDA(cudaGetDevice(&current));
+    EXPECT_EQ(current, 0);
+    EXPECT_CUDA(cudaSetDevice(device));
+    expect_same_results(there.fetch(), expected);
+    EXPECT_CUDA(cudaSetDevice(0));
+  }
+}
+
+// ----------------------------------------------------------------------------------------------------------- host cost
+
+class CudaHost : public OnGpu {};
+
+TEST_F(CudaHost, CostOfACallIsPrinted) {
+  for (const bool packed : {false, true}) {
+    Spec spec = {.B = 4, .T = 16, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 541};
+    if (packed) spec = {.H = 2, .cu = {0, 16, 32, 48, 64}, .initial_state = FKDA_FLOAT32, .seed = 541};
+    DeviceCase device(Case(spec), {});
+    Stream stream;
+    double best = 1e9;
+    for (int round = 0; round < 20; ++round) {
+      constexpr int kCalls = 100;  // fewer launches than a stream takes before it makes the host wait
+      EXPECT_CUDA(cudaDeviceSynchronize());
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < kCalls; ++i) ASSERT_EQ(device.launch(stream), FKDA_OK) << fkda_last_error();
+      const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - start;
+      best = std::min(best, time.count() / kCalls);
+    }
+    std::printf("host cost of fkda_forward, %s: %.2f us\n", packed ? "packed" : "dense", best);
+    RecordProperty(packed ? "host_us_packed" : "host_us_dense", std::to_string(best));
+    EXPECT_TRUE(all_finite(device.fetch().out));
+  }
+}
+
+// ---------------------------------------------------------------------------------------- small, for compute-sanitizer
+
+// Allocations of exactly the tensors' sizes and a workspace that nobody has written: memcheck sees every access outside
+// them, initcheck every read of what was not written before.
+class CudaSanitizer : public OnGpu {
+ protected:
+  static void run_bare(Spec spec, Want want) {
+    spec.fence = want.fence = Fence::kBehind;
+    DeviceCase device(Case(spec), want, DeviceBuffer::Fill::kNone);
+    ASSERT_EQ(device.launch(), FKDA_OK) << fkda_last_error();
+    EXPECT_TRUE(all_finite(device.fetch().out));
+  }
+};
+
+TEST_F(CudaSanitizer, DenseOfEveryDtypeWidthAndLayout) {
+  for (const int64_t D : {64, 128}) {
+    for (const int32_t dtype : {FKDA_BFLOAT16, FKDA_FLOAT16}) {
+      for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
+        run_bare({.B = 2, .T = 37, .H = 1, .HV = 2, .K = D, .V = D, .dtype = dtype, .g_dtype = FKDA_FLOAT32,
+                  .initial_state = FKDA_BFLOAT16, .state_layout = layout, .seed = 551},
+                 {.out = dtype, .final_state = FKDA_FLOAT32});
+      }
+    }
+  }
+}
+
+TEST_F(CudaSanitizer, TwoTilesAWarp) { run_bare({.B = 2, .T = 37, .H = 48, .seed = 552}, {.final_state = FKDA_FLOAT32}); }
+
+TEST_F(CudaSanitizer, Row05_Packed) {
+  run_bare({.H = 2, .cu = {0, 1, 1, 18, 34, 101}, .g_dtype = FKDA_FLOAT32, .initial_state = FKDA_FLOAT32,
+            .checkpoint_offsets = {{0}, {0}, {16}, {16}, {64}}, .seed = 553},
+           {.checkpoints = FKDA_FLOAT32, .intermediate_states = FKDA_BFLOAT16, .intermediate_every = 16});
+  for (const int32_t gate : {FKDA_GATE_SOFTPLUS, FKDA_GATE_LOG}) {
+    run_bare({.H = 1, .cu = {0, 7, 40}, .gate = gate, .seed = 554}, {});
+  }
+  run_bare({.H = 1, .cu = cumulative(std::vector<int64_t>(600, 1)), .seed = 555}, {});  // past one block of the plan
+}
+
+TEST_F(CudaSanitizer, Pool) {
+  run_bare({.B = 3, .T = 20, .H = 2, .initial_state = FKDA_FLOAT32, .slots = 4, .indices = {3, -1, 0}, .seed = 556},
+           {.in_place = true});
+}
+
+}  // namespace
+}  // namespace flashkda::test
