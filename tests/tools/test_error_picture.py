@@ -13,6 +13,6 @@ def test_families_are_those_of_the_library():
     assert len(names) == 16
     tree = ast.parse((ROOT / "bench/python/error_picture.py").read_text())
     families = next(
-        node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "FAMILIES"
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FAMILIES"
     )
     assert [key.value for key in families.keys] == names
