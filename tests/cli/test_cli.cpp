@@ -71,8 +71,8 @@ class CliTest : public testing::Test {
     EXPECT_NE(o.err.find(message), std::string::npos) << arguments << '\n' << o.err << "needs: " << message;
   }
 
-  // in.safetensors, with every tensor that the problem has.
-  void write_problem(const OwnedProblem& p) const {
+  // in.safetensors, with every tensor that the problem has, and what its tokens stand for.
+  void write_problem(const OwnedProblem& p, const std::string& text = "") const {
     std::vector<io::TensorView> tensors;
     for (const auto& [name, x] : {std::pair{"q", &p.q},
                                   {"k", &p.k},
@@ -85,6 +85,9 @@ class CliTest : public testing::Test {
                                   {"initial_state", &p.initial_state},
                                   {"state_indices", &p.state_indices}}) {
       if (x->present()) tensors.push_back({name, to_file_dtype(x->dtype()), x->shape(), x->bytes()});
+    }
+    if (!text.empty()) {
+      tensors.push_back({"bytes", io::DType::kU8, {static_cast<int64_t>(text.size())}, std::as_bytes(std::span(text))});
     }
     io::write_safetensors(path("in.safetensors"), std::move(tensors), {});
   }
@@ -281,6 +284,7 @@ TEST_F(CliTest, RunTakesBatchesPacksStatesAndPools) {
 TEST_F(CliTest, RunRefusesBadInput) {
   const std::string out = " -o " + path("o.safetensors"), in = std::string("run ") + kBounded;
   expect_failure("run " + path("missing") + out, "missing: no such file");
+  expect_failure("run 'two\nlines'" + out, "two lines: no such file");
   expect_failure("run " + std::string(kData) + out, "not a regular file");
   expect_failure("run " FLASHKDA_SOURCE_DIR "/data/README.md" + out, "not a safetensors file?");
   expect_failure(std::string("run ") + kBoundedExpected + out, "tensor 'q' is missing");
@@ -466,6 +470,23 @@ TEST_F(CliTest, InspectTablesHoldTheLibrarysNumbers) {
   }
 }
 
+TEST_F(CliTest, InspectTableAloneShowsThreeMatrices) {
+  const Outcome o = run(std::string("inspect --table ") + kSoftplus);
+  for (const char* part : {"L = ", "Mqk = ", "INV = ", "1.000"}) expect_contains(o.out, part);
+  EXPECT_EQ(o.out.find("Strongest"), std::string::npos);
+}
+
+TEST_F(CliTest, InspectLabelsTheTokensOfItsSequence) {
+  const Family& family = *find_family("random");
+  write_problem(make_problem(family, {.lengths = {3, 0, 5}}), "abcvwxyz");
+  expect_contains(run("inspect --sequence 0 " + path("in.safetensors")).out, "text: abc\n");
+  expect_contains(run("inspect --sequence 2 " + path("in.safetensors")).out, "text: vwxyz\n");
+  write_problem(make_problem(family, {.B = 2, .T = 4}), "abcdwxyz");
+  expect_contains(run("inspect --sequence 1 " + path("in.safetensors")).out, "text: wxyz\n");
+  write_problem(make_problem(family, {.B = 2, .T = 4}), "abcdw\tx");  // one byte short: no text at all
+  EXPECT_EQ(run("inspect --sequence 1 " + path("in.safetensors")).out.find("text:"), std::string::npos);
+}
+
 TEST_F(CliTest, InspectSavesEverySymbol) {
   const std::string saved = path("chunk.safetensors");
   const Outcome o = run(std::string("inspect ") + kBounded + " --chunk 1 --chunk-size 64 --head 2 --save " + saved);
@@ -519,9 +540,12 @@ TEST_F(CliTest, ColoursAreForTerminalsThatHaveThem) {
   const std::string wide =
       on_terminal({"inspect", kBounded, "--chunk-size", "64"}, {"COLORTERM=truecolor", "LC_ALL=C.UTF-8"}, 80);
   expect_contains(wide, "\u2580");  // half blocks
-  for (const auto& plain : {std::vector<std::string>{"TERM=xterm-256color", "NO_COLOR=1"}, {"TERM=dumb"}, {}}) {
+  for (const auto& plain :
+       {std::vector<std::string>{"TERM=xterm-256color", "NO_COLOR=1"}, {"TERM=dumb", "COLORTERM=truecolor"}, {}}) {
     EXPECT_EQ(on_terminal(arguments, plain, 80).find('\x1b'), std::string::npos);
   }
+  EXPECT_EQ(run(std::string("inspect ") + kBounded, "COLORTERM=truecolor TERM=xterm-256color").out.find('\x1b'),
+            std::string::npos);
   expect_contains(run(std::string("inspect --color always ") + kBounded, "COLORTERM= TERM=").out, "\x1b[48;5;");
   EXPECT_EQ(on_terminal({"inspect", kBounded, "--color", "never"}, {"COLORTERM=truecolor"}, 80).find('\x1b'),
             std::string::npos);
