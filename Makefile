@@ -17,7 +17,7 @@ CONFIGURE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccach
 CXX_FILES = git ls-files '*.c' '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh'
 say = @printf '\n\033[1m== %s\033[0m\n' '$(1)'
 
-.PHONY: help demo test build test-cpp test-sanitize fuzz test-python lint format bench gpu-bench docs clean setup-build setup-test
+.PHONY: help demo test build test-cpp test-sanitize fuzz test-python lint format bench gpu-build gpu-test gpu-bench docs clean setup-build setup-test
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -83,6 +83,14 @@ bench: setup-test ## measure accuracy and speed, record them in docs/cpu/verifie
 	@tools/render_tables.py
 
 GPU_BUILD := build/gpu
+gpu-test: $(if $(NO_BUILD),,gpu-build) ## on a GPU machine: C++ and Python tests, sanitizers (BUILD=folder NO_BUILD=1: one built elsewhere)
+	$(call say,GPU tests)
+	@tools/gpu_test.py $(or $(BUILD),$(GPU_BUILD))
+
+gpu-build:
+	@cmake -S . -B $(or $(BUILD),$(GPU_BUILD)) -G Ninja -DFLASHKDA_CUDA=ON -DFLASHKDA_BUILD_TESTS=ON $(CONFIGURE)
+	@cmake --build $(or $(BUILD),$(GPU_BUILD)) -j$(JOBS) --target test_cuda
+
 gpu-bench: setup-test ## on a GPU machine: accuracy and speed, recorded in docs/gpu/verified.json and the README's tables
 	@cmake --preset cpu-release -B $(GPU_BUILD) -DFLASHKDA_CUDA=ON -DFLASHKDA_BUILD_BENCH=ON $(CONFIGURE)
 	@cmake --build $(GPU_BUILD) -j$(JOBS) --target bench_cuda accuracy_cuda

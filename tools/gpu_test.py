@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Runs every GPU test on this machine and records the counts in docs/gpu/verified.json.
+
+    tools/gpu_test.py BUILD [--jobs N] [--record docs/gpu/verified.json] [--logs DIR]
+
+  ctest -L gpu                C++ tests of BUILD, a build folder with FLASHKDA_CUDA=ON
+  pytest -m gpu               Python tests, where torch and the package flash_kda can be imported
+  compute-sanitizer           memcheck, racecheck, synccheck and initcheck over the tests CudaSanitizer.*
+
+Status 1 if a test failed, a sanitizer found something, or no C++ test ran. Each sanitizer counts as one test.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
+COUNTS = ("passed", "failed", "skipped")
+
+
+def junit_counts(path):
+    """{passed, failed, skipped} of a JUnit file, ctest's or pytest's."""
+    counts = dict.fromkeys(COUNTS, 0)
+    for case in ET.parse(path).getroot().iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            counts["failed"] += 1
+        elif case.find("skipped") is not None:
+            counts["skipped"] += 1
+        else:
+            counts["passed"] += 1
+    return counts
+
+
+def total(*several):
+    return {key: sum(counts[key] for counts in several) for key in COUNTS}
+
+
+def run_ctest(build, jobs, logs):
+    results = logs / "ctest.xml"
+    command = ["ctest", "--test-dir", build, "-L", "gpu", "-j", str(jobs), "--output-on-failure", "--no-tests=error"]
+    subprocess.run([*map(str, command), "--output-junit", str(results)])
+    return junit_counts(results) if results.exists() else total() | {"failed": 1}
+
+
+def run_pytest(logs):
+    missing = [name for name in ("torch", "pytest", "flash_kda") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"Python tests left out: no module {', '.join(missing)}")
+        return total()
+    results = logs / "pytest.xml"
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"--junitxml={results}"], cwd=ROOT)
+    return junit_counts(results) if results.exists() else total() | {"failed": 1}
+
+
+def run_sanitizer(tool, program, logs):
+    """True if the tool finds nothing and the tests pass under it."""
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", program, "--gtest_filter=CudaSanitizer.*"]
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    (logs / f"{tool}.log").write_text(done.stdout)
+    clean = done.returncode == 0 and re.search(r"\[  PASSED  \] [1-9]", done.stdout) is not None
+    print(f"compute-sanitizer {tool}: {'clean' if clean else 'see the log:' + done.stdout[-2000:]}")
+    return clean
+
+
+def run_sanitizers(build, logs):
+    with ThreadPoolExecutor() as pool:
+        clean = list(pool.map(lambda tool: run_sanitizer(tool, build / "tests/cuda/test_cuda", logs), SANITIZERS))
+    return {"passed": clean.count(True), "failed": clean.count(False), "skipped": 0}
+
+
+def cuda_version():
+    """Of the driver, the one that runs the tests: "13.0"."""
+    text = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, text=True).stdout
+    match = re.search(r"CUDA Version: *([\d.]+)", text)
+    return {"cuda": match[1]} if match else {}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path, metavar="BUILD")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--record", type=Path, default=ROOT / "docs/gpu/verified.json")
+    parser.add_argument("--logs", type=Path, help="keep the logs there")
+    arguments = parser.parse_args()
+    build = arguments.build.resolve()
+    with tempfile.TemporaryDirectory() as scratch:
+        logs = (arguments.logs or Path(scratch)).resolve()
+        logs.mkdir(parents=True, exist_ok=True)
+        cpp = run_ctest(build, arguments.jobs, logs)
+        tests = total(cpp, run_pytest(logs), run_sanitizers(build, logs))
+        result = logs / "tests.json"
+        result.write_text(json.dumps({"tests": tests} | cuda_version()))
+        print("GPU tests:", ", ".join(f"{tests[key]} {key}" for key in COUNTS))
+        if cpp["passed"] == 0:
+            sys.exit("no C++ test ran: nothing is recorded")
+        record = [sys.executable, ROOT / "tools/gpu_record.py", result, "--record", arguments.record]
+        subprocess.run(list(map(str, record)), check=True)
+    sys.exit(1 if tests["failed"] else 0)
+
+
+if __name__ == "__main__":
+    main()
