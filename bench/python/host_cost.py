@@ -48,6 +48,7 @@ def cases(device: str):
     )  # fmt: skip
     return {
         "torch.add(out=)": lambda: torch.add(q, k, out=out),
+        "torch.ops.flash_kda.workspace_size": lambda: torch.ops.flash_kda.workspace_size.default(*operator),
         "torch.ops.flash_kda.forward": lambda: torch.ops.flash_kda.forward.default(*operator),
         "fwd": lambda: flash_kda.fwd(*fwd),
         "fwd, workspace given": lambda: flash_kda.fwd(*fwd, workspace=workspace),
@@ -71,7 +72,7 @@ def main():
         print(json.dumps(dict(device=args.device, torch=torch.__version__, host_us=results)))
         return
     for name, microseconds in results.items():
-        print(f"{name:30s} {microseconds:7.2f} us")
+        print(f"{name:36s} {microseconds:7.2f} us")
 
 
 if __name__ == "__main__":
