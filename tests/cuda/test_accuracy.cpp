@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check/families.hpp"
@@ -239,6 +240,14 @@ TEST_F(CudaNumerics, Row48_HugeALog) {  // exp(100) times softplus(-200) is deca
     limit.g = c.g.clone();
     limit.g.fill(g < -100.0 ? 0.0 : -1000.0);
     expect_same_results(actual, run_on_gpu(limit));
+  }
+  // Products of a huge and a tiny factor that are neither: exp(100) e^-100 is a = -1.
+  for (const auto& [A_log, g] : std::vector<std::pair<double, double>>{{100.0, -100.0}, {90.0, -91.0}, {50.0, -52.0}}) {
+    Case c({.T = 100, .gate = FKDA_GATE_SOFTPLUS, .dt_bias = false, .initial_state = FKDA_FLOAT32, .seed = 63});
+    c.A_log.fill(A_log);
+    c.g.fill(g);
+    SCOPED_TRACE(testing::Message() << "A_log " << A_log << ", g " << g);
+    expect_right_on_gpu(c);
   }
   for (const double A_log : {100.0, -100.0}) {
     for (const int32_t gate : {FKDA_GATE_BOUNDED, FKDA_GATE_SOFTPLUS}) {

@@ -35,6 +35,12 @@ def test_every_fault_is_noticed(tmp_path):
     ]
 
 
+def test_cuda_suites_count_where_the_build_has_cuda(tmp_path):
+    rows = read_table("| 1 | a | `CudaSuite.Row01_*`, `Each/CudaOther.Row01_*` | |\n")
+    assert list(faults(rows, ["Other.Thing"], tmp_path)) == []
+    assert list(faults(rows, ["CudaSuite.Row01_One"], tmp_path)) == ["row 1: no test matches Each/CudaOther.Row01_*"]
+
+
 def test_every_python_test_of_the_real_table_exists():
     rows = read_table((ROOT / "docs" / "cases.md").read_text())
     assert len(rows) == 36
