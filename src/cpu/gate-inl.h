@@ -6,6 +6,7 @@
 #define FLASHKDA_CPU_GATE_INL_H_
 #endif
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 
@@ -66,7 +67,7 @@ struct Gate {
       : kind(p.gate),
         lower_bound(p.lower_bound),
         A_log(present(p.A_log) ? static_cast<const float*>(p.A_log.data)[hv] : 0.0f),
-        exp_A(std::fmin(std::exp(A_log), FLT_MAX)),
+        exp_A(std::min(std::exp(A_log), FLT_MAX)),  // which keeps NaN
         dt_bias(present(p.dt_bias) ? static_cast<const float*>(p.dt_bias.data) + hv * p.K : nullptr) {}
 
   template <int kKind>
