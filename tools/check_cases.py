@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds docs/cases.md against the tests that exist.
 
-    tools/check_cases.py BUILD      BUILD: a build directory with the C++ tests; prints one line a fault, status 1 if any
+    tools/check_cases.py BUILD      BUILD: a build directory with the C++ tests; one line a fault, status 1 if any
 
 Every pattern of the table must match a test of ctest, every tests/python/FILE::NAME must be defined there, every test
 that carries a row's number must be matched by that row, and every row must have a test or say what it waits for.

@@ -96,12 +96,12 @@ def main():
         logs = (arguments.logs or Path(scratch)).resolve()
         logs.mkdir(parents=True, exist_ok=True)
         cpp = run_ctest(build, arguments.jobs, logs)
+        if cpp["passed"] == 0:
+            sys.exit("no C++ test ran: nothing is recorded")
         tests = total(cpp, run_pytest(logs), run_sanitizers(build, logs))
         result = logs / "tests.json"
         result.write_text(json.dumps({"tests": tests} | cuda_version()))
         print("GPU tests:", ", ".join(f"{tests[key]} {key}" for key in COUNTS))
-        if cpp["passed"] == 0:
-            sys.exit("no C++ test ran: nothing is recorded")
         record = [sys.executable, ROOT / "tools/gpu_record.py", result, "--record", arguments.record]
         subprocess.run(list(map(str, record)), check=True)
     sys.exit(1 if tests["failed"] else 0)

@@ -13,14 +13,35 @@ namespace {
 constexpr size_t kGuardBytes = 4096;
 
 std::vector<fkda_tensor*> views_of(fkda_problem& p) {
-  return {&p.q,          &p.k,   &p.v,           &p.g,           &p.beta,
-          &p.A_log,      &p.dt_bias, &p.cu_seqlens, &p.initial_state, &p.state_indices,
-          &p.out,        &p.final_state, &p.checkpoints, &p.checkpoint_offsets, &p.intermediate_states};
+  return {&p.q,
+          &p.k,
+          &p.v,
+          &p.g,
+          &p.beta,
+          &p.A_log,
+          &p.dt_bias,
+          &p.cu_seqlens,
+          &p.initial_state,
+          &p.state_indices,
+          &p.out,
+          &p.final_state,
+          &p.checkpoints,
+          &p.checkpoint_offsets,
+          &p.intermediate_states};
 }
 
 std::vector<const Tensor*> inputs_of(const Case& c) {
-  return {&c.q,       &c.k,          &c.v,             &c.g,             &c.beta,              &c.A_log,
-          &c.dt_bias, &c.cu_seqlens, &c.initial_state, &c.state_indices, &c.checkpoint_offsets};
+  return {&c.q,
+          &c.k,
+          &c.v,
+          &c.g,
+          &c.beta,
+          &c.A_log,
+          &c.dt_bias,
+          &c.cu_seqlens,
+          &c.initial_state,
+          &c.state_indices,
+          &c.checkpoint_offsets};
 }
 
 Tensor copy_of(const checks::HostTensor& tensor) {

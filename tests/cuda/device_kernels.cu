@@ -1,6 +1,6 @@
-#include "cuda/device_kernels.hpp"
-
 #include <cuda_bf16.h>
+
+#include "cuda/device_kernels.hpp"
 
 namespace flashkda::test {
 namespace {

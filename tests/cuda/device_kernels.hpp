@@ -12,6 +12,7 @@ namespace flashkda::test {
 void fill_uniform_bf16(void* data, int64_t count, float low, float high, uint64_t seed);
 
 // Adds the number of differing 4-byte words to *differences (device memory). Asynchronous on the stream.
-void count_differences(const void* a, const void* b, size_t bytes, unsigned long long* differences, cudaStream_t stream);
+void count_differences(const void* a, const void* b, size_t bytes, unsigned long long* differences,
+                       cudaStream_t stream);
 
 }  // namespace flashkda::test

@@ -1,5 +1,5 @@
-// o and the final state of the CUDA backend against the fp64 recurrence: every family of inputs, the trained layers, and
-// numbers that have broken other libraries. RowNN is the row of docs/cases.md.
+// o and the final state of the CUDA backend against the fp64 recurrence: every family of inputs, the trained layers,
+// and numbers that have broken other libraries. RowNN is the row of docs/cases.md.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -160,8 +160,12 @@ TEST_F(CudaNumerics, Row17_DecaysNextToOneDoNotAddUp) {
 
 TEST_F(CudaNumerics, Row17_TheStateFadesByTheExactDecay) {  // nothing is written into it: only products of decays
   for (const double decay : {0.99992, 1.0}) {
-    Case c({.T = 65536, .g_dtype = FKDA_FLOAT32, .gate = FKDA_GATE_LOG, .beta = FKDA_BETA_ACTIVATED,
-            .initial_state = FKDA_FLOAT32, .seed = 32});
+    Case c({.T = 65536,
+            .g_dtype = FKDA_FLOAT32,
+            .gate = FKDA_GATE_LOG,
+            .beta = FKDA_BETA_ACTIVATED,
+            .initial_state = FKDA_FLOAT32,
+            .seed = 32});
     c.g.fill(std::log(decay));
     c.beta.fill(0.0);
     SCOPED_TRACE(decay);

@@ -105,7 +105,8 @@ TEST_F(CudaGraph, Row18_ReplayFollowsCuSeqlens) {
     Stream stream;
     const cudaGraphExec_t graph = capture(device, stream);
     EXPECT_TRUE(untouched(device.fetch().out)) << "captured, yet run";
-    for (const std::vector<int64_t>& cu : std::vector<std::vector<int64_t>>{{0, 64, 128}, {0, 1, 128}, {0, 0, 40}, {0, 64, 128}}) {
+    for (const std::vector<int64_t>& cu :
+         std::vector<std::vector<int64_t>>{{0, 64, 128}, {0, 1, 128}, {0, 0, 40}, {0, 64, 128}}) {
       const Tensor values = Tensor::integers(dtype, cu);
       device.buffer_of(c.cu_seqlens).upload(values.data());
       c.cu_seqlens.copy_from(values);  // what fetch() compares with
@@ -123,7 +124,8 @@ TEST_F(CudaGraph, Row18_ReplayFollowsCuSeqlens) {
 }
 
 TEST_F(CudaGraph, Row18_ReplayFollowsStateIndices) {
-  const Spec spec = {.B = 2, .T = 40, .H = 2, .initial_state = FKDA_FLOAT32, .slots = 5, .indices = {1, 3}, .seed = 522};
+  const Spec spec = {
+      .B = 2, .T = 40, .H = 2, .initial_state = FKDA_FLOAT32, .slots = 5, .indices = {1, 3}, .seed = 522};
   Case c(spec);
   DeviceCase device(c, kFp32);
   Stream stream;
@@ -209,19 +211,34 @@ TEST_F(CudaSanitizer, DenseOfEveryDtypeWidthAndLayout) {
   for (const int64_t D : {64, 128}) {
     for (const int32_t dtype : {FKDA_BFLOAT16, FKDA_FLOAT16}) {
       for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
-        run_bare({.B = 2, .T = 37, .H = 1, .HV = 2, .K = D, .V = D, .dtype = dtype, .g_dtype = FKDA_FLOAT32,
-                  .initial_state = FKDA_BFLOAT16, .state_layout = layout, .seed = 551},
+        run_bare({.B = 2,
+                  .T = 37,
+                  .H = 1,
+                  .HV = 2,
+                  .K = D,
+                  .V = D,
+                  .dtype = dtype,
+                  .g_dtype = FKDA_FLOAT32,
+                  .initial_state = FKDA_BFLOAT16,
+                  .state_layout = layout,
+                  .seed = 551},
                  {.out = dtype, .final_state = FKDA_FLOAT32});
       }
     }
   }
 }
 
-TEST_F(CudaSanitizer, TwoTilesAWarp) { run_bare({.B = 2, .T = 37, .H = 48, .seed = 552}, {.final_state = FKDA_FLOAT32}); }
+TEST_F(CudaSanitizer, TwoTilesAWarp) {
+  run_bare({.B = 2, .T = 37, .H = 48, .seed = 552}, {.final_state = FKDA_FLOAT32});
+}
 
 TEST_F(CudaSanitizer, Row05_Packed) {
-  run_bare({.H = 2, .cu = {0, 1, 1, 18, 34, 101}, .g_dtype = FKDA_FLOAT32, .initial_state = FKDA_FLOAT32,
-            .checkpoint_offsets = {{0}, {0}, {16}, {16}, {64}}, .seed = 553},
+  run_bare({.H = 2,
+            .cu = {0, 1, 1, 18, 34, 101},
+            .g_dtype = FKDA_FLOAT32,
+            .initial_state = FKDA_FLOAT32,
+            .checkpoint_offsets = {{0}, {0}, {16}, {16}, {64}},
+            .seed = 553},
            {.checkpoints = FKDA_FLOAT32, .intermediate_states = FKDA_BFLOAT16, .intermediate_every = 16});
   for (const int32_t gate : {FKDA_GATE_SOFTPLUS, FKDA_GATE_LOG}) {
     run_bare({.H = 1, .cu = {0, 7, 40}, .gate = gate, .seed = 554}, {});

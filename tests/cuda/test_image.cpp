@@ -49,7 +49,8 @@ struct ExactImage {
       : kd(static_cast<size_t>(16 * K)), qd(kd), kr(kd), T(256), M(256), F(static_cast<size_t>(K)) {}
 };
 
-ExactImage inspect(const Case& c, const Outputs& outputs, int64_t sequence, int64_t head, int64_t chunk, int64_t* rows) {
+ExactImage inspect(const Case& c, const Outputs& outputs, int64_t sequence, int64_t head, int64_t chunk,
+                   int64_t* rows) {
   const auto width = static_cast<size_t>(c.K);
   ExactImage exact(c.K);
   std::vector<double> G(16 * width), INV(256), M(256), b(16);
@@ -163,7 +164,8 @@ TEST_F(CudaImage, EverySymbolOfWidth64) {
 TEST_F(CudaImage, EverySymbolOfEveryInputDtype) {
   for (const int32_t dtype : {FKDA_BFLOAT16, FKDA_FLOAT16}) {
     for (const int32_t small : {FKDA_BFLOAT16, FKDA_FLOAT16, FKDA_FLOAT32}) {
-      expect_right_images(Case({.T = 40, .H = 2, .dtype = dtype, .g_dtype = small, .beta_dtype = small, .seed = 12}), 8e-3);
+      expect_right_images(Case({.T = 40, .H = 2, .dtype = dtype, .g_dtype = small, .beta_dtype = small, .seed = 12}),
+                          8e-3);
     }
   }
 }
@@ -231,10 +233,10 @@ TEST_F(CudaPlan, TablesOfEveryLength) {
 
 TEST_F(CudaPlan, Row19_GarbageStaysWithinTheTensors) {  // guard zones are watched
   for (const int32_t dtype : {FKDA_INT32, FKDA_INT64}) {
-    expect_tables({0, 40, 20, 100}, 100, dtype);        // descending
-    expect_tables({7, 50, 100}, 100, dtype);            // does not start at 0
-    expect_tables({0, 50, 60}, 100, dtype);             // ends early
-    expect_tables({0, 50, 400}, 100, dtype);            // ends late
+    expect_tables({0, 40, 20, 100}, 100, dtype);  // descending
+    expect_tables({7, 50, 100}, 100, dtype);      // does not start at 0
+    expect_tables({0, 50, 60}, 100, dtype);       // ends early
+    expect_tables({0, 50, 400}, 100, dtype);      // ends late
     expect_tables({-5, -1, 1 << 30, 3}, 100, dtype);
     expect_tables({100, 100, 100}, 100, dtype);
     expect_tables({2000000000, -2000000000, 50}, 100, dtype);

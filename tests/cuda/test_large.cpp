@@ -93,7 +93,8 @@ struct LargeState {
   }
   Tensor host(int64_t n, int64_t head) const {
     Tensor state(FKDA_FLOAT32, {1, 1, D, D});
-    EXPECT_CUDA(cudaMemcpy(state.data(), memory.data() + (n * H + head) * D * D * 4, D * D * 4, cudaMemcpyDeviceToHost));
+    EXPECT_CUDA(
+        cudaMemcpy(state.data(), memory.data() + (n * H + head) * D * D * 4, D * D * 4, cudaMemcpyDeviceToHost));
     return state;
   }
   int64_t N, H;
@@ -101,7 +102,8 @@ struct LargeState {
 };
 
 struct Integers {
-  explicit Integers(const std::vector<int64_t>& values) : count(static_cast<int64_t>(values.size())), memory(values.size() * 8) {
+  explicit Integers(const std::vector<int64_t>& values)
+      : count(static_cast<int64_t>(values.size())), memory(values.size() * 8) {
     memory.upload(values.data());
   }
   fkda_tensor view() const {

@@ -20,8 +20,17 @@ TEST_F(CudaOptions, EveryGateBetaFormNormalisationAndWidth) {
     for (const int32_t beta : {FKDA_BETA_SIGMOID, FKDA_BETA_TWICE_SIGMOID, FKDA_BETA_ACTIVATED}) {
       for (const int32_t norm : {0, 1}) {
         for (const int64_t D : {64, 128}) {
-          const Case c({.B = 2, .T = 37, .H = 2, .HV = 4, .K = D, .V = D, .gate = gate, .beta = beta, .qk_l2norm = norm,
-                        .initial_state = FKDA_FLOAT32, .seed = 72});
+          const Case c({.B = 2,
+                        .T = 37,
+                        .H = 2,
+                        .HV = 4,
+                        .K = D,
+                        .V = D,
+                        .gate = gate,
+                        .beta = beta,
+                        .qk_l2norm = norm,
+                        .initial_state = FKDA_FLOAT32,
+                        .seed = 72});
           SCOPED_TRACE(testing::Message() << "gate " << gate << ", beta " << beta << ", norm " << norm << ", D " << D);
           expect_right_on_gpu(c);
         }
@@ -105,15 +114,23 @@ TEST_F(CudaOptions, ScaleAndLowerBound) {
   }
 }
 
-// ------------------------------------------------------------------------------------------- memory: rows 11, 20, 21, 22
+// ------------------------------------------------------------------------------------------- memory: rows 11, 20, 21,
+// 22
 
 // A problem that has every tensor.
 Spec everything(uint64_t seed) {
-  return {.H = 2, .HV = 4, .cu = {0, 5, 5, 70}, .initial_state = FKDA_FLOAT32,
-          .checkpoint_offsets = {{0, -1}, {-1, -1}, {16, 64}}, .seed = seed};
+  return {.H = 2,
+          .HV = 4,
+          .cu = {0, 5, 5, 70},
+          .initial_state = FKDA_FLOAT32,
+          .checkpoint_offsets = {{0, -1}, {-1, -1}, {16, 64}},
+          .seed = seed};
 }
-constexpr Want kEverything = {.out = FKDA_BFLOAT16, .final_state = FKDA_BFLOAT16, .checkpoints = FKDA_FLOAT32,
-                              .intermediate_states = FKDA_FLOAT16, .intermediate_every = 16};
+constexpr Want kEverything = {.out = FKDA_BFLOAT16,
+                              .final_state = FKDA_BFLOAT16,
+                              .checkpoints = FKDA_FLOAT32,
+                              .intermediate_states = FKDA_FLOAT16,
+                              .intermediate_every = 16};
 
 TEST_F(CudaMemory, Row11_NaNBehindEveryTensorAndInEveryOutput) {  // fetch() watches the guard zones
   const Outputs outputs = run_on_gpu(Case(everything(303)), kEverything);
@@ -131,8 +148,15 @@ TEST_F(CudaMemory, Row11_EveryLengthAndDtypeAtTheEndOfItsAllocation) {
     for (const int64_t D : {64, 128}) {
       for (const int32_t dtype : {FKDA_BFLOAT16, FKDA_FLOAT16}) {
         for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
-          const Case c({.T = T, .K = D, .V = D, .dtype = dtype, .g_dtype = FKDA_FLOAT32, .initial_state = FKDA_BFLOAT16,
-                        .state_layout = layout, .seed = 302, .fence = Fence::kBehind});
+          const Case c({.T = T,
+                        .K = D,
+                        .V = D,
+                        .dtype = dtype,
+                        .g_dtype = FKDA_FLOAT32,
+                        .initial_state = FKDA_BFLOAT16,
+                        .state_layout = layout,
+                        .seed = 302,
+                        .fence = Fence::kBehind});
           expect_right_on_gpu(c, {.out = dtype, .final_state = FKDA_BFLOAT16, .fence = Fence::kBehind});
         }
       }

@@ -70,13 +70,14 @@ TEST_F(CudaPacked, Row03_NeighboursNeverChangeBitsInADenseBatch) {
 }
 
 TEST_F(CudaPacked, Row04_EmptySequencesKeepTheirState) {
-  const std::vector<std::vector<int64_t>> batches = {
-      {0, 0, 5}, {0, 5, 5}, {0, 5, 5, 5, 9}, {0, 0}, {0, 0, 0}, {0, 0, 64, 64}, {0}, {0, 40, 40, 40}};
+  const std::vector<std::vector<int64_t>> batches = {{0, 0, 5},      {0, 5, 5}, {0, 5, 5, 5, 9}, {0, 0}, {0, 0, 0},
+                                                     {0, 0, 64, 64}, {0},       {0, 40, 40, 40}};
   for (const std::vector<int64_t>& cu : batches) {
     for (const int32_t state : {kAbsent, int32_t{FKDA_BFLOAT16}, int32_t{FKDA_FLOAT32}}) {
       for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
         const Case c({.H = 2, .cu = cu, .initial_state = state, .state_layout = layout, .seed = 111});
-        const Outputs outputs = run_on_gpu(c, {.out = FKDA_FLOAT32, .final_state = state ? state : int32_t{FKDA_FLOAT32}});
+        const Outputs outputs =
+            run_on_gpu(c, {.out = FKDA_FLOAT32, .final_state = state ? state : int32_t{FKDA_FLOAT32}});
         SCOPED_TRACE(testing::PrintToString(cu) + ", state dtype " + std::to_string(state));
         for (int64_t n = 0; n < c.N; ++n) {
           const Tensor final_state = outputs.final_state.narrow(0, n, 1);
@@ -149,10 +150,15 @@ TEST_F(CudaPacked, Row19_GarbageWithEveryTensor) {  // guard zones are watched, 
   for (const int32_t dtype : {FKDA_INT32, FKDA_INT64}) {
     for (const std::vector<int64_t>& cu : std::vector<std::vector<int64_t>>{
              {0, 40, 20, 70}, {70, 0, 70, 0}, {-100, 1000000, -7, 1 << 30}, {3, 3, 3, 3}, {0, 10, 30, 71}}) {
-      Case c({.H = 2, .cu = {0, 5, 5, 70}, .initial_state = FKDA_FLOAT32,
-              .checkpoint_offsets = {{0, 16}, {-7, 1 << 20}, {16, 5}}, .seed = 135});
+      Case c({.H = 2,
+              .cu = {0, 5, 5, 70},
+              .initial_state = FKDA_FLOAT32,
+              .checkpoint_offsets = {{0, 16}, {-7, 1 << 20}, {16, 5}},
+              .seed = 135});
       c.cu_seqlens = Tensor::integers(dtype, cu);
-      const Want want = {.final_state = FKDA_FLOAT32, .checkpoints = FKDA_FLOAT32, .intermediate_states = FKDA_BFLOAT16,
+      const Want want = {.final_state = FKDA_FLOAT32,
+                         .checkpoints = FKDA_FLOAT32,
+                         .intermediate_states = FKDA_BFLOAT16,
                          .intermediate_every = 16};
       DeviceCase device(c, want);
       EXPECT_EQ(device.launch(), FKDA_OK) << fkda_last_error();

@@ -113,9 +113,12 @@ TEST_F(CudaPtx, MmaIsTheMatrixProduct) {
   Random random(1);
   // Small integers: every product and sum is exact, so a wrong coordinate cannot hide in a tolerance.
   double A[16][16], B[16][8], C[16][8];
-  for (auto& row : A) for (double& x : row) x = static_cast<double>(random.integer(-8, 8));
-  for (auto& row : B) for (double& x : row) x = static_cast<double>(random.integer(-8, 8));
-  for (auto& row : C) for (double& x : row) x = static_cast<double>(random.integer(-8, 8));
+  for (auto& row : A)
+    for (double& x : row) x = static_cast<double>(random.integer(-8, 8));
+  for (auto& row : B)
+    for (double& x : row) x = static_cast<double>(random.integer(-8, 8));
+  for (auto& row : C)
+    for (double& x : row) x = static_cast<double>(random.integer(-8, 8));
   Array<uint32_t> a(128), b(64);
   Array<float> c(128);
   const auto pair = [](double lo, double hi) {
@@ -240,7 +243,9 @@ __global__ void run_special(float* data, int count, Function f) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= count) return;
   const float x = data[i];
-  data[i] = f == Function::kExp2 ? ptx::exp2_approx(x) : f == Function::kLog2 ? ptx::log2_approx(x) : ptx::reciprocal_approx(x);
+  data[i] = f == Function::kExp2   ? ptx::exp2_approx(x)
+            : f == Function::kLog2 ? ptx::log2_approx(x)
+                                   : ptx::reciprocal_approx(x);
 }
 
 std::vector<float> special(std::vector<float> x, Function f) {

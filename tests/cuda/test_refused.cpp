@@ -1,4 +1,5 @@
-// What the CUDA backend refuses: with the argument's name, before anything is launched. RowNN is the row of docs/cases.md.
+// What the CUDA backend refuses: with the argument's name, before anything is launched. RowNN is the row of
+// docs/cases.md.
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,7 +24,8 @@ class CudaRefused : public OnGpu {
     EXPECT_CUDA(cudaGraphGetNodes(graph, nullptr, &nodes));
     EXPECT_EQ(nodes, 0u) << "something was launched";
     EXPECT_CUDA(cudaGraphDestroy(graph));
-    for (const std::string& word : words) EXPECT_NE(message.find(word), std::string::npos) << word << " in: " << message;
+    for (const std::string& word : words)
+      EXPECT_NE(message.find(word), std::string::npos) << word << " in: " << message;
     const Outputs& outputs = device.fetch();
     EXPECT_TRUE(untouched(outputs.out));
     if (outputs.final_state.present()) {
@@ -40,9 +42,14 @@ const Spec kSpec = {.T = 40, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 401}
 
 TEST_F(CudaRefused, Row20_AddressesThatAreNoMultipleOf16) {
   const std::vector<std::pair<const char*, fkda_tensor fkda_problem::*>> views = {
-      {"q", &fkda_problem::q}, {"k", &fkda_problem::k}, {"v", &fkda_problem::v}, {"g", &fkda_problem::g},
-      {"out", &fkda_problem::out}, {"dt_bias", &fkda_problem::dt_bias},
-      {"initial_state", &fkda_problem::initial_state}, {"final_state", &fkda_problem::final_state}};
+      {"q", &fkda_problem::q},
+      {"k", &fkda_problem::k},
+      {"v", &fkda_problem::v},
+      {"g", &fkda_problem::g},
+      {"out", &fkda_problem::out},
+      {"dt_bias", &fkda_problem::dt_bias},
+      {"initial_state", &fkda_problem::initial_state},
+      {"final_state", &fkda_problem::final_state}};
   for (const auto& [name, view] : views) {
     for (const int64_t bytes : {4, 8}) {
       DeviceCase device(Case(kSpec), {});
@@ -66,7 +73,8 @@ TEST_F(CudaRefused, Row20_StridesThatAreNoMultipleOf16Bytes) {
 }
 
 TEST_F(CudaRefused, Row42_AndRow28_OtherWidthsSayWhatIsSupported) {
-  for (const auto& [K, V] : std::vector<std::pair<int64_t, int64_t>>{{32, 32}, {96, 96}, {256, 256}, {64, 512}, {128, 64}}) {
+  for (const auto& [K, V] :
+       std::vector<std::pair<int64_t, int64_t>>{{32, 32}, {96, 96}, {256, 256}, {64, 512}, {128, 64}}) {
     DeviceCase good(Case({.T = 40, .H = 2, .seed = 402}), {});
     fkda_problem& p = good.problem;
     p.q.shape[3] = p.k.shape[3] = p.g.shape[3] = p.dt_bias.shape[1] = K;
@@ -109,8 +117,8 @@ TEST_F(CudaRefused, Row19_FormsOfCuSeqlens) {
 
 TEST_F(CudaRefused, Row19_BadValuesUnderDebug) {
   const Environment debug("FLASH_KDA_DEBUG", "1");
-  for (const std::vector<int64_t>& cu : std::vector<std::vector<int64_t>>{{0, 30, 20, 40}, {1, 20, 30, 40}, {0, 20, 30, 39},
-                                                                          {0, 20, 30, 41}}) {
+  for (const std::vector<int64_t>& cu :
+       std::vector<std::vector<int64_t>>{{0, 30, 20, 40}, {1, 20, 30, 40}, {0, 20, 30, 39}, {0, 20, 30, 41}}) {
     for (const int32_t dtype : {FKDA_INT32, FKDA_INT64}) {
       Case c({.cu = {0, 10, 20, 40}, .seed = 407});
       c.cu_seqlens = Tensor::integers(dtype, cu);
@@ -145,7 +153,7 @@ TEST_F(CudaRefused, ForcedBackends) {
 }
 
 TEST_F(CudaRefused, Row09_AFailedLaunchIsRaised) {  // the default stream must not be used while another is captured
-  cudaStream_t capturing = nullptr;  // one that the default stream waits for
+  cudaStream_t capturing = nullptr;                 // one that the default stream waits for
   EXPECT_CUDA(cudaStreamCreate(&capturing));
   DeviceCase device(Case(kSpec), {});
   EXPECT_CUDA(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeThreadLocal));

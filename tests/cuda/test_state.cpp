@@ -22,9 +22,10 @@ TEST_F(CudaState, EveryDtypeAtEitherEndAndBothLayouts) {
       for (const int64_t D : {64, 128}) {
         Outputs results[2];
         for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
-          const Case c({.B = 2, .T = 50, .H = 2, .K = D, .V = D, .initial_state = first, .state_layout = layout,
-                        .seed = 201});
-          SCOPED_TRACE(testing::Message() << "dtypes " << first << ", " << last << ", layout " << layout << ", D " << D);
+          const Case c(
+              {.B = 2, .T = 50, .H = 2, .K = D, .V = D, .initial_state = first, .state_layout = layout, .seed = 201});
+          SCOPED_TRACE(testing::Message()
+                       << "dtypes " << first << ", " << last << ", layout " << layout << ", D " << D);
           results[layout] = expect_right_on_gpu(c, {.final_state = last});
         }
         if (first != kAbsent || last == kAbsent) continue;
@@ -66,7 +67,8 @@ TEST_F(CudaState, InPlaceIsOutOfPlace) {
   for (const int32_t dtype : {FKDA_FLOAT32, FKDA_BFLOAT16}) {
     for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
       const Case c({.B = 3, .T = 50, .H = 2, .initial_state = dtype, .state_layout = layout, .seed = 203});
-      expect_same_results(run_on_gpu(c, {.final_state = dtype, .in_place = true}), run_on_gpu(c, {.final_state = dtype}));
+      expect_same_results(run_on_gpu(c, {.final_state = dtype, .in_place = true}),
+                          run_on_gpu(c, {.final_state = dtype}));
     }
   }
 }
@@ -114,8 +116,14 @@ TEST_F(CudaPool, Row06_OnlyTheNamedSlotsChange) {
       for (const int32_t dtype : {FKDA_FLOAT32, FKDA_BFLOAT16}) {
         for (const bool in_place : {true, false}) {
           const auto N = static_cast<int64_t>(indices.size());
-          const Case c({.B = N, .T = 21, .H = 2, .initial_state = dtype, .slots = 5, .indices = indices,
-                        .index_dtype = index_dtype, .seed = 221});
+          const Case c({.B = N,
+                        .T = 21,
+                        .H = 2,
+                        .initial_state = dtype,
+                        .slots = 5,
+                        .indices = indices,
+                        .index_dtype = index_dtype,
+                        .seed = 221});
           const Outputs outputs = run_on_gpu(c, {.out = FKDA_FLOAT32, .final_state = dtype, .in_place = in_place});
           SCOPED_TRACE(testing::PrintToString(indices) + (in_place ? " in place" : " into another pool"));
           std::vector<bool> named(5, false);
@@ -145,8 +153,14 @@ TEST_F(CudaPool, Row06_OnlyTheNamedSlotsChange) {
 
 TEST_F(CudaPool, Row06_SlotsOutsideThePoolStartFromZeroAndStoreNothing) {
   for (const int32_t index_dtype : {FKDA_INT32, FKDA_INT64}) {
-    Case c({.B = 4, .T = 21, .H = 2, .initial_state = FKDA_FLOAT32, .slots = 5, .indices = {5, 2, 2000000000, -2000000000},
-            .index_dtype = index_dtype, .seed = 223});
+    Case c({.B = 4,
+            .T = 21,
+            .H = 2,
+            .initial_state = FKDA_FLOAT32,
+            .slots = 5,
+            .indices = {5, 2, 2000000000, -2000000000},
+            .index_dtype = index_dtype,
+            .seed = 223});
     const Outputs outputs = run_on_gpu(c, {.out = FKDA_FLOAT32, .in_place = true});
     for (const int64_t slot : {0, 1, 3, 4}) {
       EXPECT_TRUE(same_bits(outputs.final_state.narrow(0, slot, 1), c.initial_state.narrow(0, slot, 1))) << slot;
@@ -159,7 +173,8 @@ TEST_F(CudaPool, Row06_SlotsOutsideThePoolStartFromZeroAndStoreNothing) {
 
 TEST_F(CudaPool, Row06_PaddedSlots) {  // the memory between the slots is watched
   for (const int64_t T : {1, 21, 40}) {
-    const Case dense({.B = 2, .T = T, .H = 2, .initial_state = FKDA_FLOAT32, .slots = 5, .indices = {3, 0}, .seed = 224});
+    const Case dense(
+        {.B = 2, .T = T, .H = 2, .initial_state = FKDA_FLOAT32, .slots = 5, .indices = {3, 0}, .seed = 224});
     Case padded = dense;
     padded.initial_state = dense.initial_state.with_stride({2 * 128 * 128 + 1000, 128 * 128, 128, 1});
     expect_same_results(run_on_gpu(padded, {.out = FKDA_FLOAT32, .in_place = true}),
@@ -215,11 +230,16 @@ TEST_F(CudaState, Row61_ACheckpointIsTheFinalStateOfItsPrefixInBits) {
     for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
       for (const int32_t dtype : {FKDA_FLOAT32, FKDA_BFLOAT16}) {
         for (const int32_t offset_dtype : {FKDA_INT32, FKDA_INT64}) {
-          const Case c({.H = 2, .K = D, .V = D, .cu = {0, 130, 130, 137, 237}, .initial_state = FKDA_FLOAT32,
+          const Case c({.H = 2,
+                        .K = D,
+                        .V = D,
+                        .cu = {0, 130, 130, 137, 237},
+                        .initial_state = FKDA_FLOAT32,
                         .state_layout = layout,
-                        .checkpoint_offsets = {{128, 0, 16, 112, -1}, {0, -1, -1, -1, -5}, {0, -1, 0, -1, -1},
-                                               {96, 96, 80, 64, 48}},
-                        .checkpoint_offset_dtype = offset_dtype, .seed = 241});
+                        .checkpoint_offsets =
+                            {{128, 0, 16, 112, -1}, {0, -1, -1, -1, -5}, {0, -1, 0, -1, -1}, {96, 96, 80, 64, 48}},
+                        .checkpoint_offset_dtype = offset_dtype,
+                        .seed = 241});
           const Want want = {.out = FKDA_FLOAT32, .final_state = FKDA_FLOAT32, .checkpoints = dtype};
           const Outputs outputs = run_on_gpu(c, want);
           for (int64_t n = 0; n < c.N; ++n) {
@@ -233,9 +253,9 @@ TEST_F(CudaState, Row61_ACheckpointIsTheFinalStateOfItsPrefixInBits) {
               }
               const Case prefix = c.part(n, 0, offset, c.initial_state.narrow(0, n, 1));
               const Outputs alone = run_on_gpu(prefix, {.out = FKDA_FLOAT32, .final_state = dtype});
-              EXPECT_TRUE(same_bits(Tensor(checkpoint.to(dtype).buffer(), dtype, c.state_shape(1),
-                                           alone.final_state.stride(), 0),
-                                    alone.final_state));
+              EXPECT_TRUE(same_bits(
+                  Tensor(checkpoint.to(dtype).buffer(), dtype, c.state_shape(1), alone.final_state.stride(), 0),
+                  alone.final_state));
             }
           }
           Want unseen = want;  // watching changes nothing

@@ -1,4 +1,4 @@
-"""tools/check_cases.py: every kind of fault of docs/cases.md is noticed, and the real table has none that needs no build."""
+"""tools/check_cases.py notices every kind of fault of docs/cases.md; the real table has none that needs no build."""
 
 import sys
 from pathlib import Path

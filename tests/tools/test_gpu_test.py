@@ -1,0 +1,45 @@
+"""tools/gpu_test.py: what it counts in the files of ctest and pytest, and what a machine without a GPU gets."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from gpu_test import junit_counts, total  # noqa: E402
+
+CTEST = """<testsuite name="build" tests="4">
+  <testcase name="a" status="run"/>
+  <testcase name="b" status="fail"><failure message=""/></testcase>
+  <testcase name="c" status="notrun"><skipped message="no CUDA device"/></testcase>
+  <testcase name="d" status="run"><system-out>FAILED</system-out></testcase>
+</testsuite>"""
+PYTEST = """<testsuites><testsuite name="pytest" tests="2">
+  <testcase name="a"><error message="at setup"/></testcase>
+  <testcase name="b"/>
+</testsuite></testsuites>"""
+
+
+def test_counts_of_both_kinds_of_file(tmp_path):
+    for text, expected in (
+        (CTEST, {"passed": 2, "failed": 1, "skipped": 1}),
+        (PYTEST, {"passed": 1, "failed": 1, "skipped": 0}),
+    ):
+        file = tmp_path / "results.xml"
+        file.write_text(text)
+        assert junit_counts(file) == expected
+
+
+def test_total_adds():
+    one = {"passed": 2, "failed": 1, "skipped": 1}
+    assert total(one, one) == {"passed": 4, "failed": 2, "skipped": 2}
+    assert total() == {"passed": 0, "failed": 0, "skipped": 0}
+
+
+def test_nothing_is_recorded_where_no_test_ran(tmp_path):
+    record = tmp_path / "verified.json"
+    command = [sys.executable, ROOT / "tools/gpu_test.py", tmp_path, "--record", record]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "no C++ test ran" in done.stderr
+    assert done.returncode != 0
+    assert not record.exists()
