@@ -1,7 +1,9 @@
 // Inputs whose numbers have broken libraries of this kind. RowNN is the row of docs/cases.md.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -46,7 +48,7 @@ void repeat_first_token(Tensor& x) {
 // --------------------------------------------------------------------------------- near-singular chunks: row 1
 
 TEST_P(Numerics, Row01_OneKeyAtEveryToken) {
-  for (const int64_t T : {16, 64, 512, 16384}) {
+  for (const int64_t T : {int64_t{16}, int64_t{64}, int64_t{512}, long_sequence(16384)}) {
     Case c({.T = T, .A_log = false, .dt_bias = false, .seed = 11});
     repeat_first_token(c.k);
     c.q.copy_from(c.k);
@@ -58,7 +60,12 @@ TEST_P(Numerics, Row01_OneKeyAtEveryToken) {
 }
 
 TEST_P(Numerics, Row01_KeysOfCosineNineTenths) {
-  Case c({.T = 4096, .dtype = FKDA_FLOAT32, .gate = FKDA_GATE_LOG, .beta = FKDA_BETA_ACTIVATED, .seed = 12});
+  Case c({.T = long_sequence(8192),
+          .H = 2,
+          .dtype = FKDA_FLOAT32,
+          .gate = FKDA_GATE_LOG,
+          .beta = FKDA_BETA_ACTIVATED,
+          .seed = 12});
   Random random(13);
   std::vector<double> common(128);
   for (double& x : common) x = random.normal();
@@ -155,7 +162,7 @@ TEST_P(Numerics, Row02_SaturatedBoundedGate) {
 
 TEST_P(Numerics, Row17_ErrorDoesNotGrowWithT) {
   for (const double decay : {0.99992, 1.0}) {
-    for (const int64_t T : {4096, 32768}) {
+    for (const int64_t T : {long_sequence(4096), long_sequence(32768)}) {
       Case c({.T = T, .K = 64, .V = 64, .g_dtype = FKDA_FLOAT32, .gate = FKDA_GATE_LOG, .seed = 31});
       c.g.fill(std::log(decay));
       SCOPED_TRACE(testing::Message() << "decay " << decay << ", T " << T);
@@ -166,7 +173,7 @@ TEST_P(Numerics, Row17_ErrorDoesNotGrowWithT) {
 
 TEST_P(Numerics, Row17_TheStateFadesByTheExactDecay) {  // nothing is written into it: only products of decays
   for (const double decay : {0.99992, 1.0}) {
-    Case c({.T = 32768,
+    Case c({.T = long_sequence(32768),
             .K = 64,
             .V = 64,
             .g_dtype = FKDA_FLOAT32,
@@ -178,7 +185,7 @@ TEST_P(Numerics, Row17_TheStateFadesByTheExactDecay) {  // nothing is written in
     c.beta.fill(0.0);
     SCOPED_TRACE(decay);
     const Outputs actual = run(c, kFp32, {.backend = GetParam()});
-    const double faded = std::exp(32768.0 * static_cast<double>(static_cast<float>(std::log(decay))));
+    const double faded = std::exp(static_cast<double>(c.T) * static_cast<double>(static_cast<float>(std::log(decay))));
     Tensor expected = c.initial_state.to(FKDA_FLOAT64);
     for (int64_t i = 0; i < expected.numel(); ++i) expected.set(i, expected.get(i) * faded);
     EXPECT_LE(rms_error(actual.final_state, expected), kBar);
@@ -186,7 +193,7 @@ TEST_P(Numerics, Row17_TheStateFadesByTheExactDecay) {  // nothing is written in
 }
 
 TEST_P(Numerics, Row17_StateInBF16) {
-  Case c({.T = 4096,
+  Case c({.T = long_sequence(4096),
           .K = 64,
           .V = 64,
           .g_dtype = FKDA_FLOAT32,
@@ -335,6 +342,37 @@ TEST_P(Numerics, Row47_ActivatedBetaZeroAndOne) {
     c.beta.fill(b);
     SCOPED_TRACE(b);
     expect_right(c);
+  }
+}
+
+// A NaN is neither hidden nor spread: the outputs and states that have one are those of the recurrence.
+TEST_P(Numerics, NaNsGoWhereTheRecurrencePutsThem) {
+  for (const int64_t T : {100, 5}) {
+    for (const int32_t gate : {FKDA_GATE_BOUNDED, FKDA_GATE_SOFTPLUS, FKDA_GATE_LOG}) {
+      const Spec spec = {.T = T, .H = 2, .K = 64, .V = 32, .gate = gate, .initial_state = FKDA_FLOAT32, .seed = 58};
+      for (Tensor Case::*x :
+           {&Case::q, &Case::k, &Case::v, &Case::g, &Case::beta, &Case::initial_state, &Case::A_log, &Case::dt_bias}) {
+        Case c(spec);
+        if (!(c.*x).present()) continue;
+        const int64_t element = (c.*x).numel() * 2 / 5 + 3;
+        (c.*x).set(std::min(element, (c.*x).numel() - 1), std::numeric_limits<double>::quiet_NaN());
+        const Outputs actual = run(c, kFp32, {.backend = GetParam()}), expected = reference(c);
+        for (const auto& [a, e] :
+             {std::pair{&actual.out, &expected.out}, {&actual.final_state, &expected.final_state}}) {
+          int64_t different = 0, nans = 0;
+          for (int64_t i = 0; i < a->numel(); ++i) {
+            different += std::isnan(a->get(i)) != std::isnan(e->get(i)) ? 1 : 0;
+            nans += std::isnan(e->get(i)) ? 1 : 0;
+          }
+          EXPECT_EQ(different, 0) << "of " << a->numel() << ", " << nans << " of them NaN; input "
+                                  << (x == &Case::q   ? "q"
+                                      : x == &Case::k ? "k"
+                                      : x == &Case::v ? "v"
+                                                      : "another")
+                                  << ", gate " << gate << ", T " << T;
+        }
+      }
+    }
   }
 }
 

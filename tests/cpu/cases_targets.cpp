@@ -163,6 +163,19 @@ TEST_P(Target, PackedIsApartAndResumedIsWholeInBits) {
   }
 }
 
+TEST_P(Target, LargeDecodeBatch) {  // 64 MiB of states and more are written past the caches, unless in place
+  for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
+    const Case c({.B = 64, .T = 1, .H = 16, .initial_state = FKDA_FLOAT32, .state_layout = layout, .seed = 410});
+    const Outputs apart = run(c, kFp32, {});
+    const Outputs in_place = run(c, {.out = FKDA_FLOAT32, .in_place = true}, {});
+    EXPECT_TRUE(same_bits(apart.out, in_place.out)) << layout;
+    EXPECT_TRUE(same_bits(apart.final_state, in_place.final_state)) << layout;
+    const Outputs last = run(c.sequence(63), kFp32, {});
+    EXPECT_TRUE(same_bits(apart.out.narrow(0, 63, 1), last.out)) << layout;
+    EXPECT_TRUE(same_bits(apart.final_state.narrow(0, 63, 1), last.final_state)) << layout;
+  }
+}
+
 TEST_P(Target, NothingIsReadOrWrittenOutsideTheTensors) {
   for (const Fence fence : {Fence::kBehind, Fence::kBefore}) {
     for (const int32_t dtype : {FKDA_BFLOAT16, FKDA_FLOAT32}) {

@@ -10,6 +10,7 @@
 #include "check/accuracy.hpp"
 #include "check/families.hpp"
 #include "check/layer_file.hpp"
+#include "support/case.hpp"
 
 namespace flashkda::test {
 namespace {
@@ -56,7 +57,7 @@ TEST_P(FamilyAccuracy, DenseBatch) {
 }
 
 TEST_P(FamilyAccuracy, LongSequenceFromNothing) {
-  checks::OwnedProblem problem = checks::make_problem(family(), {.T = 4096}, {.initial_state = 0}, 2);
+  checks::OwnedProblem problem = checks::make_problem(family(), {.T = long_sequence(4096)}, {.initial_state = 0}, 2);
   expect_within_bars(problem);
 }
 

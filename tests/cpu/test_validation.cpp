@@ -610,5 +610,25 @@ TEST_P(Refused, NamesTheArgumentAndWritesNothing) {
 INSTANTIATE_TEST_SUITE_P(Input, Refused, testing::ValuesIn(all_rejections()),
                          [](const auto& rejection) { return rejection.param.name; });
 
+// Sizes whose products overflow although a tensor has no element: refused or accepted, but computed with care.
+TEST(HugeEmptyShapes, AreCheckedWithoutOverflow) {
+  const int64_t huge = int64_t{1} << 61;
+  for (const bool flat_bias : {true, false}) {
+    ValidProblem s;
+    s.c = Case({.T = 0, .K = 64, .V = 32});
+    s.outputs = s.c.make_outputs({});
+    s.problem = s.c.problem(s.outputs);
+    s.problem.final_state = {};
+    for (fkda_tensor* t : {&s.problem.v, &s.problem.g, &s.problem.beta, &s.problem.out}) t->shape[2] = huge;
+    s.problem.A_log = {};
+    if (flat_bias) {
+      s.problem.dt_bias.ndim = 1;
+      s.problem.dt_bias.stride[0] = 1;
+    }
+    EXPECT_EQ(fkda_validate(&s.problem, nullptr), FKDA_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(fkda_last_error()).find("overflow"), std::string::npos) << fkda_last_error();
+  }
+}
+
 }  // namespace
 }  // namespace flashkda::test

@@ -14,6 +14,15 @@ namespace flashkda::test {
 
 constexpr int32_t kAbsent = 0;  // as a dtype: the tensor is absent
 
+// The length of a test's long sequence: T, but an eighth under sanitizers, which are slow and find nothing more in it.
+constexpr int64_t long_sequence(int64_t T) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return T / 8;
+#else
+  return T;
+#endif
+}
+
 // Numbers that are the same on every machine and with every standard library.
 class Random {
  public:

@@ -59,6 +59,7 @@ class Tensor {
   static Tensor integers(int32_t dtype, const std::vector<int64_t>& values);
 
   bool present() const { return buffer_ != nullptr; }
+  bool dense() const { return dense_; }
   int32_t dtype() const { return dtype_; }
   const std::vector<int64_t>& shape() const { return shape_; }
   const std::vector<int64_t>& stride() const { return stride_; }
