@@ -53,5 +53,11 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 say "installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" apt-get install -y --no-install-recommends "${missing[@]}"; } \
+  </dev/null >"$log" 2>&1; then
+  tail -n 40 "$log" >&2
+  say "apt-get failed"
+  exit 1
+fi
