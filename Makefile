@@ -35,7 +35,7 @@ build: setup-build ## library and command line tool, optimised (build/cpu-releas
 	@cmake --build --preset cpu-release -j$(JOBS)
 
 test-cpp: setup-test ## C++, C, command line and install tests (ctest)
-	$(call say,C++, C and command line tests)
+	$(call say,C++ and C and command line tests)
 	@cmake --preset dev $(CONFIGURE)
 	@cmake --build --preset dev -j$(JOBS)
 	@ctest --preset dev -j$(JOBS)
@@ -59,7 +59,7 @@ test-python: setup-test ## Python package, tools and examples (pytest)
 	@$(VENV)/bin/python -m pytest
 
 lint: setup-test $(LINT)/.ready ## format, clang-tidy, ruff, layers, generated parts of the README
-	$(call say,format, lint and layers)
+	$(call say,format and lint and layers)
 	@tools/check_layers.py
 	@$(CXX_FILES) | xargs $(LINT)/bin/clang-format --dry-run --Werror
 	@$(LINT)/bin/ruff check --quiet .
