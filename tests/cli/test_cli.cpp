@@ -530,6 +530,10 @@ TEST_F(CliTest, InspectFitsItsTerminal) {
         EXPECT_LE(widest_line(text), allowed) << columns << ' ' << size << ' ' << color << '\n' << text;
       }
     }
+    for (const char* form : {"--symbol=U,S,INV", "--table"}) {
+      const std::string text = on_terminal({"inspect", kSoftplus, form}, {"COLORTERM=truecolor"}, columns);
+      EXPECT_LE(widest_line(text), static_cast<size_t>(std::max(columns, 80))) << columns << ' ' << form << text;
+    }
   }
 }
 
