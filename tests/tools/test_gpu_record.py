@@ -8,7 +8,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from gpu_record import kernels_digest, merge, rendered  # noqa: E402
 
-OLD = {"gpu": "A", "date": "old", "kernels_digest": "x", "tests": {"passed": 3}, "bench": [{"case": "H8", "ms_median": 1.0}]}
+OLD = {
+    "gpu": "A",
+    "date": "old",
+    "kernels_digest": "x",
+    "tests": {"passed": 3},
+    "bench": [{"case": "H8", "ms_median": 1.0}],
+}
 
 
 def test_sections_of_the_same_kernels_stay():
