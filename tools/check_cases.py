@@ -4,7 +4,7 @@
     tools/check_cases.py BUILD      BUILD: a build directory with the C++ tests; one line a fault, status 1 if any
 
 Every pattern of the table must match a test of ctest, every tests/python/FILE::NAME must be defined there, every test
-that carries a row's number must be matched by that row, and every row must have a test or say what it waits for.
+that carries a row's number must be matched by that row, and every row must have a test or say where else it is held.
 Patterns of suites named Cuda... are held only against a build with CUDA, the others lack these tests.
 """
 
@@ -20,7 +20,7 @@ TABLE_ROW = re.compile(r"^\| (\d+) \| (.+?) \| (.*?) ?\| (.*?) ?\|$")
 
 
 def read_table(text):
-    """{row number: (patterns, what is not here yet)}"""
+    """{row number: (patterns, what holds it elsewhere)}"""
     rows = {}
     for line in text.splitlines():
         if match := TABLE_ROW.match(line):
@@ -41,8 +41,8 @@ def is_defined(pytest_name, root):
 
 def faults(rows, names, root):
     with_cuda = any(map(OF_CUDA.match, names))
-    for number, (patterns, missing) in rows.items():
-        if not patterns and not missing:
+    for number, (patterns, elsewhere) in rows.items():
+        if not patterns and not elsewhere:
             yield f"row {number}: has no test and does not say why"
         for pattern in patterns:
             if "::" in pattern:

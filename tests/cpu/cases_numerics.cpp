@@ -395,6 +395,16 @@ TEST_P(Numerics,
   }
 }
 
+TEST_P(Numerics, Row48_SoftplusGateWhereOnlyTheProductIsOrdinary) {  // exp(100) times exp(-100.5) is exp(-0.5)
+  for (const double g : {-103.0, -101.0, -100.5, -99.0, -95.0}) {
+    Case c({.T = 100, .gate = FKDA_GATE_SOFTPLUS, .dt_bias = false, .initial_state = FKDA_FLOAT32, .seed = 67});
+    c.A_log.fill(100.0);
+    c.g.fill(g);
+    SCOPED_TRACE(g);
+    expect_right(c);
+  }
+}
+
 TEST_P(Numerics, Row48_BoundedGateWithHugeALog) {
   Case c({.T = 100, .dt_bias = false, .initial_state = FKDA_FLOAT32, .seed = 62});
   c.A_log.fill(100.0);

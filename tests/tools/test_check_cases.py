@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 from check_cases import faults, is_defined, read_table  # noqa: E402
 
-TABLE = """| row | input | tests | not here yet |
+TABLE = """| row | input | tests | elsewhere |
 |---|---|---|---|
 | 1 | a | `*/Suite.Row01_*` | |
 | 2 | b | | a GPU |
