@@ -44,7 +44,7 @@ test-cpp: setup-test ## C++, C, command line and install tests (ctest)
 
 test-sanitize: setup-test ## the same under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call say,the same under AddressSanitizer and UndefinedBehaviorSanitizer)
-	@cmake --preset cpu-asan-ubsan $(CONFIGURE)
+	@cmake --preset cpu-asan-ubsan $(CONFIGURE) -DFLASHKDA_WERROR=OFF # g++ 12 warns falsely of std::regex there
 	@cmake --build --preset cpu-asan-ubsan -j$(JOBS)
 	@ctest --preset cpu-asan-ubsan -j$(JOBS)
 
