@@ -33,7 +33,7 @@ int print_info() {
   const Terminal terminal = detect_terminal("auto");
   std::printf("flashkda %s\n", fkda_version());
   std::printf("cpu      %s, %d cores\n", cpu_model().empty() ? "unknown" : cpu_model().c_str(), available_cores());
-  std::printf("\nimplementations, in the order in which the automatic choice tries them:\n");
+  std::printf("\nimplementations, by the names that --backend takes:\n");
   for (int32_t i = 0; i < fkda_implementation_count(); ++i) {
     fkda_implementation implementation;
     checks::require_ok(fkda_implementation_info(i, &implementation));

@@ -12,7 +12,7 @@
 namespace flashkda::checks {
 namespace {
 
-constexpr int64_t kTokens = 512, kHeads = 2;
+constexpr int64_t kTokens = 256, kHeads = 2;
 
 OwnedProblem problem_of(const char* family) { return make_problem(*find_family(family), {.T = kTokens, .H = kHeads}); }
 
