@@ -147,24 +147,20 @@ void print_table(const std::vector<Timing>& timings, const BenchOptions& options
   const Terminal terminal = detect_terminal("auto");
   const std::string& backend = timings.front().backend;
   const Json header = report_header(backend, options.backend.threads);
-  std::printf("%s (%s), %d threads, %s; bf16, K = V = 128, state %s in and out\n\n", backend.c_str(),
-              backend_detail(backend).c_str(), header["threads"].get<int>(), cpu_model().c_str(),
-              timings.front().state.c_str());
+  std::printf("%s (%s), %d threads, %s\n", backend.c_str(), backend_detail(backend).c_str(),
+              header["threads"].get<int>(), cpu_model().c_str());
+  std::printf("bf16, K = V = 128, state %s in and out\n\n", timings.front().state.c_str());
   Table table({{"op", Table::Align::kLeft},
                {"case", Table::Align::kLeft},
                {"gates", Table::Align::kLeft},
-               {"kind", Table::Align::kLeft},
                {"ms median"},
                {"ms min"},
-               {"runs"},
                {"tokens/s"},
-               {"speed"},
-               {"workspace"}});
+               {"speed"}});
   for (const Timing& t : timings) {
-    table.add({t.decode ? "decode" : "prefill", t.name, t.gates, t.gate, format("%.3f", t.median_ms),
-               format("%.3f", t.min_ms), std::to_string(t.runs), with_separators(std::llround(t.tokens_per_s())),
-               t.decode ? format("%.1f GB/s", t.state_gb_per_s()) : format("%.1f GFMA/s", t.gfma_per_s()),
-               byte_size(t.workspace_bytes)});
+    table.add({t.decode ? "decode" : "prefill", t.name, t.gates == "real" ? "real " + t.gate : t.gates,
+               format("%.3f", t.median_ms), format("%.3f", t.min_ms), with_separators(std::llround(t.tokens_per_s())),
+               t.decode ? format("%.1f GB/s", t.state_gb_per_s()) : format("%.1f GFMA/s", t.gfma_per_s())});
   }
   bool first = true;
   for (const std::string& line : table.lines()) {

@@ -42,7 +42,7 @@ int print_info() {
         "\n%s %s, on %s tensors%s%s\n", bold(terminal, name).c_str(),
         implementation.available ? green(terminal, "available").c_str() : red(terminal, "not available").c_str(),
         device_name(implementation.device_type), *implementation.detail ? ": " : "", implementation.detail);
-    print_wrapped(implementation.features, "           ", 100);
+    print_wrapped(implementation.features, "           ", 80);
   }
   return 0;
 }

@@ -28,19 +28,20 @@ void print_input(const checks::LayerFile& layer) {
   const checks::OwnedProblem& p = layer.problem;
   const auto& q = p.q.shape();
   std::string gate(checks::gate_name(p.options.gate));
-  if (p.options.gate == FKDA_GATE_BOUNDED) gate += format(" (lower_bound %g)", p.options.lower_bound);
+  if (p.options.gate == FKDA_GATE_BOUNDED) gate += format(", lower_bound %g", p.options.lower_bound);
   std::string sequences = format("B %lld, T %lld", static_cast<long long>(q[0]), static_cast<long long>(q[1]));
   if (p.cu_seqlens.present()) sequences += format(", N %lld packed", static_cast<long long>(p.sequences()));
   std::printf("in       %s: %s, H %lld, HV %lld, K %lld, V %lld, %s\n", file_name(layer.path).c_str(),
               sequences.c_str(), static_cast<long long>(q[2]), static_cast<long long>(p.value_heads()),
               static_cast<long long>(q[3]), static_cast<long long>(p.v.shape()[3]),
               std::string(checks::short_dtype_name(p.q.dtype())).c_str());
-  std::printf("options  gate %s, beta %s, %s, scale %s, state %s, initial state %s\n", gate.c_str(),
+  std::printf("gate     %s\n", gate.c_str());
+  std::printf("options  beta %s, %s, scale %s, state %s, %s\n",
               std::string(checks::beta_name(p.options.beta_activation)).c_str(),
               p.options.qk_l2norm ? "l2norm" : "no l2norm",
               std::isnan(p.options.scale) ? "1/sqrt(K)" : format("%g", p.options.scale).c_str(),
               std::string(checks::state_layout_name(p.options.state_layout)).c_str(),
-              p.initial_state.present() ? "given" : "zero");
+              p.initial_state.present() ? "from initial_state" : "from zero");
 }
 
 void print_error(const char* name, const checks::HostTensor& x, const checks::HostTensor& expected) {

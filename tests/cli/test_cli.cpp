@@ -192,7 +192,7 @@ TEST_F(CliTest, RunComputesTheRealLayer) {
       run(std::string("run ") + kBounded + " -o " + path("o.safetensors") + " --expected " + kBoundedExpected);
   EXPECT_EQ(o.status, 0) << o.err;
   EXPECT_EQ(o.err, "");
-  for (const char* part : {"T 117", "H 4", "gate bounded (lower_bound -5)", "cpu", "tokens/s", "[117,4,128] bf16",
+  for (const char* part : {"T 117", "H 4", "gate     bounded, lower_bound -5", "cpu", "tokens/s", "[117,4,128] bf16",
                            "[4,128,128] fp32", "error    o: rms", "error    final_state: rms"}) {
     expect_contains(o.out, part);
   }
