@@ -60,10 +60,40 @@ static_assert(swizzle_repeats_every_eight_rows<8>() && swizzle_repeats_every_eig
 template <int K>
 constexpr bool image_parts_follow_each_other() {
   using Im = Image<K>;
-  return Im::kKd == 0 && Im::kQd == 16 * K * 2 && Im::kKr == 2 * Im::kQd && Im::kT == 3 * Im::kQd &&
-         Im::kM == Im::kT + 512 && Im::kF == Im::kM + 512 && Im::kBytes == Im::kF + 4 * K;
+  return Im::kKd == 0 && Im::kQd == 16 * K * 2 && Im::kKr == 2 * Im::kQd && Im::kT == 4 * Im::kQd &&
+         Im::kM == Im::kT + 1024 && Im::kF == Im::kM + 512 && Im::kBytes == Im::kF + 4 * K;
 }
 static_assert(image_parts_follow_each_other<64>() && image_parts_follow_each_other<128>());
+
+constexpr bool wide_units_are_a_permutation_without_bank_conflicts() {
+  bool taken[64] = {};
+  for (int octet = 0; octet < 2; ++octet) {
+    for (int first = 0; first < 32; first += 8) {  // the eight lanes of a quarter of a 16-byte load
+      int slots = 0;
+      for (int lane = first; lane < first + 8; ++lane) {
+        const int unit = wide_unit(octet, lane);
+        if (unit / 32 != octet || taken[unit]) return false;
+        taken[unit] = true;
+        slots |= 1 << unit % 8;
+      }
+      if (slots != 0xff) return false;
+    }
+  }
+  return true;
+}
+static_assert(wide_units_are_a_permutation_without_bank_conflicts());
+
+constexpr bool wide_places_are_what_a_lane_reads() {
+  for (int lane = 0; lane < 32; ++lane) {
+    const int column = 8 + lane / 4, token = 2 * (lane % 4), at = wide_unit(1, lane) * 4;
+    if (wide_place(token, column) != at || wide_place(token + 1, column) != at + 1 ||
+        wide_place(token + 8, column) != at + 2 || wide_place(token + 9, column) != at + 3) {
+      return false;
+    }
+  }
+  return true;
+}
+static_assert(wide_places_are_what_a_lane_reads());
 
 // ------------------------------------------------------------------------------------------------- running a kernel
 
@@ -145,6 +175,60 @@ TEST_F(CudaPtx, MmaIsTheMatrixProduct) {
       EXPECT_EQ(c.host[lane * 4 + r], expected) << "row " << at.row << ", column " << at.column;
     }
   }
+}
+
+__global__ void run_mma_tf32(float* c, const uint32_t* a, const uint32_t* b) {
+  float acc[4];
+  uint32_t operand[4];
+  for (int i = 0; i < 4; ++i) acc[i] = c[threadIdx.x * 4 + i];
+  for (int i = 0; i < 4; ++i) operand[i] = a[threadIdx.x * 4 + i];
+  ptx::mma_m16n8k8_tf32(acc, operand, b[threadIdx.x * 2], b[threadIdx.x * 2 + 1]);
+  for (int i = 0; i < 4; ++i) c[threadIdx.x * 4 + i] = acc[i];
+}
+
+TEST_F(CudaPtx, MmaOfTf32IsTheMatrixProduct) {
+  Random random(2);
+  // 11-bit integers: in tf32 and in the sum exact.
+  double A[16][8], B[8][8];
+  for (auto& row : A)
+    for (double& x : row) x = static_cast<double>(random.integer(1024, 2047));
+  for (auto& row : B)
+    for (double& x : row) x = static_cast<double>(random.integer(-255, 255));
+  Array<uint32_t> a(128), b(64);
+  Array<float> c(128);
+  const auto bits = [](double x) {
+    const auto single = static_cast<float>(x);
+    uint32_t u;
+    std::memcpy(&u, &single, 4);
+    return u;
+  };
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int r = 0; r < 4; ++r) a.host[lane * 4 + r] = bits(A[lane / 4 + r % 2 * 8][lane % 4 + r / 2 * 4]);
+    for (int r = 0; r < 2; ++r) b.host[lane * 2 + r] = bits(B[lane % 4 + r * 4][lane / 4]);
+    for (int r = 0; r < 4; ++r) c.host[lane * 4 + r] = 1.0f;
+  }
+  run_mma_tf32<<<1, 32>>>(c.device(), a.device(), b.device());
+  c.fetch();
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int r = 0; r < 4; ++r) {
+      const Place at = c_place(lane, r);
+      double expected = 1.0;
+      for (int k = 0; k < 8; ++k) expected += A[at.row][k] * B[k][at.column];
+      EXPECT_EQ(c.host[lane * 4 + r], expected) << "row " << at.row << ", column " << at.column;
+    }
+  }
+}
+
+__global__ void run_round_tf32(uint32_t* x) { x[threadIdx.x] = ptx::round_tf32(__uint_as_float(x[threadIdx.x])); }
+
+TEST_F(CudaPtx, RoundTf32KeepsElevenBits) {
+  Random random(3);
+  Array<uint32_t> x(1024);
+  for (uint32_t& u : x.host) u = static_cast<uint32_t>(random.integer(0x00800000, 0x7f7fdfff));
+  const std::vector<uint32_t> before = x.host;
+  run_round_tf32<<<1, 1024>>>(x.device());
+  x.fetch();
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(x.host[i] & ~0x1fffu, (before[i] + 0x1000u) & ~0x1fffu) << before[i];
 }
 
 template <bool kTrans>

@@ -1,5 +1,5 @@
 // Warp-level matrix instructions of sm_80 that libcu++ does not wrap. One instruction, one function.
-// PTX ISA, "Warp Level Matrix Instructions": ldmatrix, mma (m16n8k16), movmatrix.
+// PTX ISA, "Warp Level Matrix Instructions": ldmatrix, mma (m16n8k16, m16n8k8), movmatrix.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,21 @@ namespace flashkda::cuda::ptx {
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// fp32 to the nearest tf32 (11 significant bits, fp32's range), ties away from zero.
+__device__ __forceinline__ uint32_t round_tf32(float x) {
+  uint32_t y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return y;
+}
+
+// A (16 x 8, tf32): a[0] (g, t), a[1] (g+8, t), a[2] (g, t+4), a[3] (g+8, t+4); B (8 x 8): b0 (t, g), b1 (t+4, g).
+__device__ __forceinline__ void mma_m16n8k8_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

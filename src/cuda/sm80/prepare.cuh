@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
     decays(Constant<FKDA_GATE_LOG>());
   }
 
-  // Normalised rows, in fp32: a product with a decay is rounded to bf16 once.
+  // Normalised rows, in fp32: a product with a decay is rounded once.
   float2 k[kChunk], q[kChunk];
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) {
@@ -235,23 +235,17 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
     q[i] = times(unpack(q_raw[i], fp16), make_float2(s.norm_q[i], s.norm_q[i]));
   }
 
-  // kd, qd, kr and F, straight to the image.
+  // kd, qd and F, straight to the image.
   char* image = p.images + (chunk * p.layout.HV + hv) * Im::kBytes;
   {
     auto* kd = reinterpret_cast<uint32_t*>(image + Im::kKd);
     auto* qd = reinterpret_cast<uint32_t*>(image + Im::kQd);
-    auto* kr = reinterpret_cast<uint32_t*>(image + Im::kKr);
-    float2 prefix = make_float2(1.0f, 1.0f), suffix = make_float2(1.0f, 1.0f);
+    float2 prefix = make_float2(1.0f, 1.0f);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
       prefix = times(prefix, alpha[i]);
       kd[i * kThreads + thread] = decayed(k[i], prefix);
       qd[i * kThreads + thread] = decayed(q[i], prefix);
-    }
-#pragma unroll
-    for (int i = kChunk - 1; i >= 0; --i) {
-      kr[i * kThreads + thread] = decayed(k[i], suffix);
-      suffix = times(suffix, alpha[i]);
     }
     reinterpret_cast<float2*>(image + Im::kF)[thread] =
         make_float2(ptx::exp2_approx(total.x), ptx::exp2_approx(total.y));
@@ -287,6 +281,26 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
     __syncthreads();
   });
 
+  // kr, when q's registers are free.
+  {
+    auto* kr = reinterpret_cast<uint32_t*>(image + Im::kKr);
+    float2 suffix = make_float2(1.0f, 1.0f);
+#pragma unroll
+    for (int i = kChunk - 1; i >= 0; --i) {
+      k[i] = times(k[i], suffix);
+      suffix = times(suffix, alpha[i]);
+    }
+    const auto put = [&](int i, int column, float a, float b, float x, float y) {
+      *reinterpret_cast<uint4*>(kr + wide_place(i, column)) =
+          make_uint4(ptx::round_tf32(a), ptx::round_tf32(b), ptx::round_tf32(x), ptx::round_tf32(y));
+    };
+#pragma unroll
+    for (int i = 0; i < kChunk / 2; i += 2) {
+      put(i, c, k[i].x, k[i + 1].x, k[i + 8].x, k[i + 9].x);
+      put(i, c + 1, k[i].y, k[i + 1].y, k[i + 8].y, k[i + 9].y);
+    }
+  }
+
   // The inverse, a column a lane: x_i = [i = c] - sum_{j<i} L_ij x_j (eq. 21).
   if (thread < kChunk) {
     float x[kChunk];
@@ -296,9 +310,9 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
       for (int j = 0; j < i; ++j) sum -= s.L[i][j] * x[j];
       x[i] = sum;
     });
-    auto* T = reinterpret_cast<__nv_bfloat16*>(image + Im::kT);
+    auto* T = reinterpret_cast<uint32_t*>(image + Im::kT);
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) T[i * kChunk + thread] = __float2bfloat16_rn(x[i] * s.b[thread]);
+    for (int i = 0; i < kChunk; ++i) T[wide_place(thread, i)] = ptx::round_tf32(x[i] * s.b[thread]);
   } else if (thread < 2 * kChunk) {
     const int j = thread - kChunk;
     auto* M = reinterpret_cast<__nv_bfloat16*>(image + Im::kM);

@@ -6,6 +6,7 @@
 // 1 makes twice the blocks; the bits are the same. Value columns are the rows of every product and tokens its columns:
 //   A^T = S^T kd^T          Q^T = S^T qd^T          (S^T rounded to bf16, its accumulator layout is the A operand)
 //   U^T = (V^T - A^T) T^T   O^T = Q^T + U^T Mqk^T   S^T <- S^T diag(F) + U^T kr
+// What reads the state is a product of bf16, what writes it (U and its product with kr) one of tf32.
 #pragma once
 
 #include "cuda/block/convert.cuh"
@@ -47,8 +48,8 @@ template <int K, int kTiles>
 struct RecurStage {
   alignas(16) char kd[kChunk * K * 2];
   alignas(16) char qd[kChunk * K * 2];
-  alignas(16) char kr[kChunk * K * 2];
-  alignas(16) char T[kChunk * kChunk * 2];
+  alignas(16) uint4 kr[kChunk * K / 4];
+  alignas(16) uint4 T[kChunk * kChunk / 4];
   alignas(16) char M[kChunk * kChunk * 2];
   alignas(16) float F[K];
   alignas(16) char v[kChunk * recur_columns(kTiles) * 2];
@@ -63,19 +64,23 @@ template <int K, int kTiles>
 __device__ __forceinline__ void load_stage(RecurStage<K, kTiles>& stage, const RecurParams& p, const char* image, int64_t v_row,
                                            int rows, int thread) {
   using Im = Image<K>;
-  // kd, qd and kr lie one after the other both in the image and in the stage: 3 * kChunk rows. A round of all threads
+  // kd and qd lie one after the other both in the image and in the stage: 2 * kChunk rows. A round of all threads
   // covers a multiple of 8 rows, so the swizzle of a thread's unit is the same in every round.
   constexpr int kRowUnits = K / 8, kRoundRows = kRecurThreads / kRowUnits;
-  static_assert(kRoundRows % 8 == 0 && 3 * kChunk % kRoundRows == 0);
+  static_assert(kRoundRows % 8 == 0 && 2 * kChunk % kRoundRows == 0);
   const uint32_t wide = ptx::shared_address(stage.kd) + swizzled<kRowUnits>(thread / kRowUnits, thread % kRowUnits);
 #pragma unroll
-  for (int round = 0; round < 3 * kChunk / kRoundRows; ++round) {
+  for (int round = 0; round < 2 * kChunk / kRoundRows; ++round) {
     constexpr int kRoundBytes = kRecurThreads * 16;
     ptx::cp_async_16(wide + round * kRoundBytes, image + round * kRoundBytes + thread * 16);
   }
-  constexpr int kSmall = (Im::kBytes - Im::kT) / 16;  // T, M, F
-  static_assert(kSmall <= kRecurThreads);
-  if (thread < kSmall) ptx::cp_async_16(ptx::shared_address(stage.T) + thread * 16, image + Im::kT + thread * 16);
+  constexpr int kPlain = (Im::kBytes - Im::kKr) / 16;  // units of kr, T, M, F
+  const uint32_t plain = ptx::shared_address(stage.kr);
+#pragma unroll
+  for (int first = 0; first < kPlain; first += kRecurThreads) {
+    const int unit = first + thread;
+    if (first + kRecurThreads <= kPlain || unit < kPlain) ptx::cp_async_16(plain + unit * 16, image + Im::kKr + unit * 16);
+  }
   constexpr int kValueUnits = recur_columns(kTiles) / 8, kValueRows = kRecurThreads / kValueUnits;
   static_assert(kValueRows % 8 == 0);
   const int row = thread / kValueUnits, unit = thread % kValueUnits;
@@ -306,47 +311,50 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
         S[t].x[i][3] *= f.y;
       }
     }
-    const int small = (matrix / 2 * 8 + matrix_row) * kChunk * 2 + matrix % 2 * 16;
-    uint32_t T[4], M[4];
-    ptx::ldmatrix_x4(T, ptx::shared_address(stage.T) + small);
-    ptx::ldmatrix_x4(M, ptx::shared_address(stage.M) + small);
-    uint32_t u_operand[kTiles][4];
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      // R^T = V^T - A^T as the next A operand. V's fragments come transposed out of [token][v] rows: tokens 0-7 v 0-7,
-      // tokens 0-7 v 8-15, tokens 8-15 v 0-7, tokens 8-15 v 8-15.
-      uint32_t values[4], r[4];
-      const int at = swizzled<kValueUnits>(matrix / 2 * 8 + matrix_row, (warp * kTiles + t) * 2 + matrix % 2);
-      ptx::ldmatrix_x4_trans(values, ptx::shared_address(stage.v) + at);
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        const float2 x = unpack(values[m], fp16);
-        r[m] = pack_bf16(x.x - a[t][m / 2][m % 2 * 2], x.y - a[t][m / 2][m % 2 * 2 + 1]);
-      }
-      // U^T = R^T T^T.
-      float u[2][4] = {};
-      ptx::mma_m16n8k16_bf16(u[0], r, T[0], T[1]);
-      ptx::mma_m16n8k16_bf16(u[1], r, T[2], T[3]);
-      u_operand[t][0] = pack_bf16(u[0][0], u[0][1]);
-      u_operand[t][1] = pack_bf16(u[0][2], u[0][3]);
-      u_operand[t][2] = pack_bf16(u[1][0], u[1][1]);
-      u_operand[t][3] = pack_bf16(u[1][2], u[1][3]);
-    }
-    // S^T += U^T kr.
+    // U^T = R^T T^T with R^T = V^T - A^T, both accumulator layouts taken as A operands (tile/image.cuh says which token an
+    // inner index is). V's fragments come transposed out of [token][v] rows: tokens 0-7 v 0-7, tokens 0-7 v 8-15, tokens
+    // 8-15 v 0-7, tokens 8-15 v 8-15.
+    uint32_t u_wide[kTiles][2][4], u_operand[kTiles][4];
     {
-      const uint32_t kr = ptx::shared_address(stage.kr);
-      const int row = matrix % 2 * 8 + matrix_row;  // token; matrices 0, 1: channels 0-7; 2, 3: channels 8-15
+      const uint4 T[2] = {stage.T[wide_unit(0, lane)], stage.T[wide_unit(1, lane)]};
 #pragma unroll
-      for (int i = 0; i < K / 16; ++i) {
-        uint32_t b[4];
-        ptx::ldmatrix_x4_trans(b, kr + swizzled<kRowUnits>(row, 2 * i + matrix / 2));
+      for (int t = 0; t < kTiles; ++t) {
+        uint32_t values[4], r[2][4];
+        const int at = swizzled<kValueUnits>(matrix / 2 * 8 + matrix_row, (warp * kTiles + t) * 2 + matrix % 2);
+        ptx::ldmatrix_x4_trans(values, ptx::shared_address(stage.v) + at);
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          ptx::mma_m16n8k16_bf16(S[t].x[2 * i], u_operand[t], b[0], b[1]);
-          ptx::mma_m16n8k16_bf16(S[t].x[2 * i + 1], u_operand[t], b[2], b[3]);
+        for (int m = 0; m < 4; ++m) {
+          const float2 x = unpack(values[m], fp16);
+          r[m / 2][m % 2] = ptx::round_tf32(x.x - a[t][m / 2][m % 2 * 2]);
+          r[m / 2][m % 2 + 2] = ptx::round_tf32(x.y - a[t][m / 2][m % 2 * 2 + 1]);
+        }
+        float u[2][4] = {};
+#pragma unroll
+        for (int tokens = 0; tokens < 2; ++tokens) {
+          ptx::mma_m16n8k8_tf32(u[tokens], r[0], T[tokens].x, T[tokens].y);
+          ptx::mma_m16n8k8_tf32(u[tokens], r[1], T[tokens].z, T[tokens].w);
+        }
+#pragma unroll
+        for (int m = 0; m < 4; ++m) {
+          const float lo = u[m / 2][m % 2 * 2], hi = u[m / 2][m % 2 * 2 + 1];
+          u_wide[t][m / 2][m % 2] = ptx::round_tf32(lo);
+          u_wide[t][m / 2][m % 2 + 2] = ptx::round_tf32(hi);
+          u_operand[t][m] = pack_bf16(lo, hi);
         }
       }
     }
+    // S^T += U^T kr.
+#pragma unroll
+    for (int i = 0; i < K / 8; ++i) {
+      const uint4 b = stage.kr[wide_unit(i, lane)];
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        ptx::mma_m16n8k8_tf32(S[t].x[i], u_wide[t][0], b.x, b.y);
+        ptx::mma_m16n8k8_tf32(S[t].x[i], u_wide[t][1], b.z, b.w);
+      }
+    }
+    uint32_t M[4];
+    ptx::ldmatrix_x4(M, ptx::shared_address(stage.M) + (matrix / 2 * 8 + matrix_row) * kChunk * 2 + matrix % 2 * 16);
     // O^T += U^T Mqk^T.
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
