@@ -74,7 +74,7 @@ std::vector<Row> measure_all(int64_t tokens, const std::string& data) {
   bench::Arena arena(kArenaBytes);
   std::mutex device;
   std::vector<std::future<Row>> jobs;
-  const auto add = [&](std::string name, bool gate_family, std::function<checks::OwnedProblem()> make) {
+  const auto add = [&](const std::string& name, bool gate_family, const std::function<checks::OwnedProblem()>& make) {
     jobs.push_back(std::async(std::launch::async, [&, name, gate_family, make] {
       checks::OwnedProblem p = make();
       p.allocate_outputs(FKDA_BFLOAT16, FKDA_FLOAT32);

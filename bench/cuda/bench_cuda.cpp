@@ -238,7 +238,7 @@ struct Times {
 Times summary(std::vector<double> ms) {
   std::sort(ms.begin(), ms.end());
   const auto at = [&](double share) {
-    return ms[static_cast<size_t>(share * static_cast<double>(ms.size() - 1) + 0.5)];
+    return ms[static_cast<size_t>(std::lround(share * static_cast<double>(ms.size() - 1)))];
   };
   return {at(0.5), ms.front(), at(0.75) - at(0.25)};
 }
@@ -322,7 +322,7 @@ class CallGraph {
     cudaGraph_t result;
     check(cudaGraphCreate(&result, 0), "cudaGraphCreate");
     cudaGraphNode_t last = nullptr;
-    for (const cudaGraphNode_t node : nodes) {
+    for (cudaGraphNode_t node : nodes) {
       cudaKernelNodeParams params;
       const char* function = nullptr;
       check(cudaGraphKernelNodeGetParams(node, &params), "cudaGraphKernelNodeGetParams");
@@ -416,7 +416,7 @@ nlohmann::ordered_json measure(const Setting& setting, Inputs& inputs, bench::Ar
                                 {"workspace_bytes", workspace_bytes}};
   if (split) {
     for (const char* kernel : {"prepare", "recur"}) {
-      const cudaGraph_t graph = calls.only(kernel);
+      cudaGraph_t graph = calls.only(kernel);
       row[std::string(kernel) + "_ms"] = timer.replay(graph, count, repeats).median;
       check(cudaGraphDestroy(graph), "cudaGraphDestroy");
     }
