@@ -151,7 +151,7 @@ void time(int T, int H) {
 int main(int argc, char** argv) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::puts("no GPU here");
+    std::puts("no CUDA device");
     return kSkipped;
   }
   if (!right()) {

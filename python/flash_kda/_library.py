@@ -118,7 +118,7 @@ class Backend(NamedTuple):
     name:      what the environment variable FLASH_KDA_BACKEND takes to force it
     device:    "cpu" or "cuda", the tensors it computes on
     available: whether this machine can run it
-    detail:    e.g. the instruction set chosen at run time
+    detail:    e.g. the instruction set chosen at run time; if not available, why
     features:  the names of what it supports
     """
 

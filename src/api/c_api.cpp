@@ -142,7 +142,10 @@ fkda_status fkda_implementation_info(int32_t index, fkda_implementation* info) {
       throw_error(FKDA_INVALID_ARGUMENT, "index: got %d, needs 0..%d", index, fkda_implementation_count() - 1);
     }
     const Implementation& i = implementations()[static_cast<size_t>(index)];
-    *info = {i.name, i.device_type, i.available() ? 1 : 0, i.detail(), features[static_cast<size_t>(index)].c_str()};
+    const bool available = i.available();
+    const char* const why_not = i.device_type == FKDA_CUDA ? "no CUDA device of compute capability 8.0 or later" : "";
+    *info = {i.name, i.device_type, available ? 1 : 0, available ? i.detail() : why_not,
+             features[static_cast<size_t>(index)].c_str()};
   });
 }
 

@@ -210,6 +210,8 @@ TEST(Implementations, AreListedOnceEachAndDescribed) {
     if (info.device_type == FKDA_CPU) {
       EXPECT_EQ(info.available, 1);
       EXPECT_STRNE(info.detail, "");
+    } else if (info.available == 0) {
+      EXPECT_NE(std::string(info.detail).find("no CUDA device"), std::string::npos) << info.detail;
     }
   }
   for (const char* name : {"cpu", "reference"}) EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;

@@ -285,10 +285,10 @@ def test_inside_the_compiled_operator_the_message_is_the_same():
 
 def test_tensors_of_a_device_without_a_backend():
     """What a CUDA tensor gets from a build without CUDA; meta tensors stand in where there is no GPU."""
-    if any(backend.device == "cuda" for backend in flash_kda.backends()):
-        pytest.skip("this build has a CUDA backend")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
+    if any(backend.device == "cuda" for backend in flash_kda.backends()):
+        pytest.skip("this build has a CUDA backend")
     x = random_inputs(T=4, dtype=FP32).to("cuda")
     with pytest.raises(NotImplementedError, match="cpu computes on cpu tensors, q is on cuda"):
         flash_kda.chunk_kda(*x.token_tensors)

@@ -33,5 +33,5 @@ def test_slice(gate, data_directory, device):
 
 
 @pytest.mark.parametrize("gate", ["bounded", "softplus"])
-def test_full_layer(gate, full_data_directory, device):
+def test_full_layer(gate, device, full_data_directory):
     check(full_data_directory, "layer2", gate, device)
