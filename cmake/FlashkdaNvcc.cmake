@@ -1,0 +1,50 @@
+# Which nvcc compiles the CUDA backend: the one rule, for the build and, as a script (below), for tools/setup_cuda.sh.
+set(FLASHKDA_CUDA_MINIMUM 12.4)  # sm_90a, C++20
+
+# flashkda_find_nvcc(path why): the nvcc that serves, or "" and why there is none.
+#   CMAKE_CUDA_COMPILER or the environment's CUDACXX, if given: that one or none;
+#   else the first that is new enough of PATH, /usr/local/cuda and .cache/cuda, where tools/setup_cuda.sh puts its own;
+#   with FLASHKDA_CUDA_WHEELS=1 in the environment the last only.
+function(flashkda_find_nvcc path why)
+  get_filename_component(root "${CMAKE_CURRENT_FUNCTION_LIST_DIR}" DIRECTORY)
+  set(own "${root}/.cache/cuda/bin/nvcc")
+  if(CMAKE_CUDA_COMPILER)
+    set(candidates "${CMAKE_CUDA_COMPILER}")
+  elseif(NOT "$ENV{CUDACXX}" STREQUAL "")
+    set(candidates "$ENV{CUDACXX}")
+  elseif("$ENV{FLASHKDA_CUDA_WHEELS}")
+    set(candidates "${own}")
+  else()
+    set(candidates nvcc /usr/local/cuda/bin/nvcc "${own}")
+  endif()
+  set(objections "")
+  foreach(candidate IN LISTS candidates)
+    unset(found)
+    unset(version)
+    find_program(found "${candidate}" NO_CACHE)
+    if(found)
+      execute_process(COMMAND "${found}" --version OUTPUT_VARIABLE version ERROR_QUIET)
+      string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" version "${version}")
+      if(CMAKE_MATCH_1 VERSION_GREATER_EQUAL FLASHKDA_CUDA_MINIMUM)
+        set(${path} "${found}" PARENT_SCOPE)
+        set(${why} "" PARENT_SCOPE)
+        return()
+      endif()
+      list(APPEND objections "${found} is older")
+    endif()
+  endforeach()
+  list(JOIN candidates ", " candidates)
+  list(PREPEND objections "no nvcc of CUDA ${FLASHKDA_CUDA_MINIMUM} or newer (tried ${candidates})")
+  list(JOIN objections "; " objections)
+  set(${path} "" PARENT_SCOPE)
+  set(${why} "${objections}" PARENT_SCOPE)
+endfunction()
+
+# cmake -P cmake/FlashkdaNvcc.cmake: prints the path and succeeds, or says why there is none and fails.
+if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
+  flashkda_find_nvcc(nvcc why)
+  if(NOT nvcc)
+    message(FATAL_ERROR "${why}")
+  endif()
+  message(STATUS "${nvcc}")
+endif()
