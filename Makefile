@@ -3,7 +3,8 @@
 #   make demo   Kimi Delta Attention on a trained layer's inputs: error against fp64, time, L and Mqk of a chunk
 #   make test   every test: C++, C, command line, Python, sanitizers, fuzzers, format, lint, layers
 #
-# `make help` lists the parts. FLASHKDA_NO_INSTALL=1 installs no system packages.
+# Neither needs a GPU or CUDA; `make test` compiles the kernels and skips the tests that need a GPU.
+# `make help` lists the parts. FLASHKDA_NO_INSTALL=1 installs no system packages and no nvcc.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -11,14 +12,19 @@ MAKEFLAGS += --no-print-directory
 
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
+# The CUDA backend in lint, test-cpp and test-python: ON, OFF, or AUTO (where nvcc is found).
+FLASHKDA_CUDA ?= $(if $(FLASHKDA_NO_INSTALL),AUTO,ON)
 VENV := .venv
 LINT := .cache/lint
 CONFIGURE := $(if $(shell command -v ccache),-DCMAKE_CXX_COMPILER_LAUNCHER=ccache) $(if $(CI),-DFLASHKDA_WERROR=ON)
+DEV := --preset dev $(CONFIGURE) -DFLASHKDA_CUDA=$(FLASHKDA_CUDA)
+# The Python package's kernels: test-cpp compiles them for every architecture, one will do here unless they are to run.
+PACKAGE := -DFLASHKDA_CUDA=$(FLASHKDA_CUDA) $(if $(wildcard /dev/nvidia0),,-DFLASHKDA_CUDA_ARCHITECTURES=80)
 # Not src/cuda: the GPU record's digest covers every byte of it, so it is formatted with the next run on a GPU.
 CXX_FILES = git ls-files '*.c' '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh' ':!src/cuda'
 say = @printf '\n\033[1m== %s\033[0m\n' '$(1)'
 
-.PHONY: help demo test build test-cpp test-sanitize fuzz test-python lint format bench gpu-build gpu-test gpu-bench docs clean setup-build setup-test
+.PHONY: help demo test build test-cpp test-sanitize fuzz test-python lint format bench gpu-build gpu-test gpu-bench docs clean setup-build setup-test setup-cuda
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,9 +41,9 @@ build: setup-build ## library and command line tool, optimised (build/cpu-releas
 	@cmake --preset cpu-release $(CONFIGURE) >build/cpu-release.log || { cat build/cpu-release.log; exit 1; }
 	@cmake --build --preset cpu-release -j$(JOBS)
 
-test-cpp: setup-test ## C++, C, command line and install tests (ctest)
+test-cpp: setup-cuda ## C++, C, command line and install tests, CUDA kernels compiled (ctest)
 	$(call say,C++ and C and command line tests)
-	@cmake --preset dev $(CONFIGURE)
+	@cmake $(DEV)
 	@cmake --build --preset dev -j$(JOBS)
 	@ctest --preset dev -j$(JOBS)
 	@tools/check_cases.py build/dev
@@ -54,12 +60,12 @@ fuzz: setup-test ## each fuzzer for FUZZ_SECONDS (60), from its corpus
 	@cmake --build --preset fuzz -j$(JOBS)
 	@tools/fuzz.sh build/fuzz $(FUZZ_SECONDS)
 
-test-python: setup-test ## Python package, tools and examples (pytest)
+test-python: setup-cuda ## Python package, tools and examples (pytest)
 	$(call say,Python tests)
-	@tools/setup_python.sh $(VENV)
+	@CMAKE_ARGS="$(PACKAGE) $${CMAKE_ARGS:-}" tools/setup_python.sh $(VENV)
 	@$(VENV)/bin/python -m pytest
 
-lint: setup-test $(LINT)/.ready ## format, clang-tidy, ruff, layers, generated parts of the README
+lint: setup-cuda $(LINT)/.ready ## format, clang-tidy, ruff, layers, generated parts of the README
 	$(call say,format and lint and layers)
 	@tools/check_layers.py
 	@$(CXX_FILES) | xargs $(LINT)/bin/clang-format --dry-run --Werror
@@ -67,8 +73,8 @@ lint: setup-test $(LINT)/.ready ## format, clang-tidy, ruff, layers, generated p
 	@$(LINT)/bin/ruff format --check --quiet .
 	@tools/sync_readme.py --check
 	@tools/render_tables.py --check
-	@cmake --preset dev $(CONFIGURE) >/dev/null
-	@run-clang-tidy -p build/dev -quiet -j$(JOBS) '$(CURDIR)/(src|examples|bench)/.*' >build/tidy.log 2>&1 \
+	@cmake $(DEV) >/dev/null
+	@run-clang-tidy -p build/dev -quiet -j$(JOBS) '$(CURDIR)/(src|examples|bench)/.*\.(c|cpp)$$' >build/tidy.log 2>&1 \
 	  || { grep -E -A4 '(error|warning):' build/tidy.log; exit 1; }
 
 format: $(LINT)/.ready ## rewrite the sources the way lint wants them
@@ -114,6 +120,9 @@ setup-build:
 setup-test:
 	@tools/setup_system.sh test
 	@mkdir -p build
+
+setup-cuda: setup-test
+	@[ $(FLASHKDA_CUDA) != ON ] || tools/setup_cuda.sh
 
 # The formatters' versions are pinned: another version formats differently.
 $(LINT)/.ready: tools/requirements-lint.txt
