@@ -21,7 +21,7 @@ DEV := --preset dev $(CONFIGURE) -DFLASHKDA_CUDA=$(FLASHKDA_CUDA)
 # The Python package's kernels: test-cpp compiles them for every architecture, one will do here unless they are to run.
 PACKAGE := -DFLASHKDA_CUDA=$(FLASHKDA_CUDA) $(if $(wildcard /dev/nvidia0),,-DFLASHKDA_CUDA_ARCHITECTURES=80)
 # Not src/cuda: the GPU record's digest covers every byte of it, so it is formatted with the next run on a GPU.
-CXX_FILES = git ls-files '*.c' '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh' ':!src/cuda'
+CXX_FILES = git ls-files '*.c' '*.cpp' '*.h' '*.hpp' '*.cu' '*.cuh'
 say = @printf '\n\033[1m== %s\033[0m\n' '$(1)'
 
 .PHONY: help demo test build test-cpp test-sanitize fuzz test-python lint format bench gpu-build gpu-test gpu-bench docs clean setup-build setup-test setup-cuda

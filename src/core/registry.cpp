@@ -24,6 +24,13 @@ constexpr FeatureSet with(FeatureSet set, std::initializer_list<Feature> more) {
   return set;
 }
 
+#ifdef FLASHKDA_WITH_CUDA
+constexpr FeatureSet kCudaOptions = {
+    Feature::kGateBounded, Feature::kGateSoftplus, Feature::kGateLog,      Feature::kRawQK,  Feature::kBetaForms,
+    Feature::kBF16,        Feature::kFP16,         Feature::kGVA,          Feature::kPacked, Feature::kPool,
+    Feature::kCheckpoints, Feature::kIntermediate, Feature::kDim128,       Feature::kDim64};
+#endif
+
 constexpr Implementation kImplementations[] = {
     {
         .name = "cpu",
@@ -41,14 +48,23 @@ constexpr Implementation kImplementations[] = {
         .name = "cuda",
         .device_type = FKDA_CUDA,
         .automatic = true,
-        .features = {Feature::kGateBounded, Feature::kGateSoftplus, Feature::kGateLog, Feature::kRawQK,
-                     Feature::kBetaForms, Feature::kBF16, Feature::kFP16, Feature::kGVA, Feature::kPacked,
-                     Feature::kPool, Feature::kCheckpoints, Feature::kIntermediate, Feature::kDim128, Feature::kDim64},
+        .features = kCudaOptions,
         .available = cuda::available,
         .detail = cuda::detail,
         .check = cuda::check_problem,
         .workspace_size = cuda::workspace_size,
         .forward = cuda::forward,
+    },
+    {
+        .name = "cuda_portable",
+        .device_type = FKDA_CUDA,
+        .automatic = false,
+        .features = kCudaOptions,
+        .available = cuda::available,
+        .detail = cuda::detail_portable,
+        .check = cuda::check_problem,
+        .workspace_size = cuda::workspace_size_portable,
+        .forward = cuda::forward_portable,
     },
 #endif
     {

@@ -1,5 +1,3 @@
-#include "cuda/backend.hpp"
-
 #include <algorithm>
 #include <climits>
 #include <cstdlib>
@@ -7,11 +5,18 @@
 #include <vector>
 
 #include "core/validate.hpp"
+#include "cuda/backend.hpp"
 #include "cuda/error.hpp"
 #include "cuda/plan.cuh"
 #include "cuda/sm80/launch.hpp"
 #include "cuda/sm80/prepare.cuh"
 #include "cuda/sm80/recur.cuh"
+#ifdef FLASHKDA_WITH_SM90
+#include "cuda/sm90/launch.hpp"
+#include "cuda/sm90/params.cuh"
+#include "cuda/sm90/stage.cuh"
+#include "cuda/sm90/tensor_map.hpp"
+#endif
 
 namespace flashkda::cuda {
 namespace {
@@ -20,16 +25,18 @@ int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / mult
 
 // What lies where in the workspace, in bytes. The one place of its formula.
 struct Workspace {
-  int64_t begin = 0, chunks = 0, intermediate_begin = 0, images = 0, bytes = 0;
+  int64_t begin = 0, chunks = 0, order = 0, intermediate_begin = 0, images = 0, bytes = 0;
   int64_t chunk_bound = 0;  // chunks of all sequences, at most
 
-  explicit Workspace(const Problem& p) {
+  Workspace(const Problem& p, bool fused) {
     chunk_bound = p.packed() ? p.T / kChunk + p.N : p.B * ((p.T + kChunk - 1) / kChunk);
     if (p.packed()) {
       begin = take((p.N + 1) * 8);
       chunks = take((p.N + 1) * 4);
       if (present(p.intermediate_states)) intermediate_begin = take((p.N + 1) * 4);
+      if (fused) order = take(p.N * 4);
     }
+    if (fused) return;
     images = take(chunk_bound * p.HV * (p.K == 128 ? Image<128>::kBytes : Image<64>::kBytes));
   }
 
@@ -41,9 +48,7 @@ struct Workspace {
   }
 };
 
-Rows rows_of(const fkda_tensor& t) {
-  return {t.data, t.stride[0], t.stride[1], t.ndim > 3 ? t.stride[2] : 1, t.dtype};
-}
+Rows rows_of(const fkda_tensor& t) { return {t.data, t.stride[0], t.stride[1], t.ndim > 3 ? t.stride[2] : 1, t.dtype}; }
 
 // The trailing dimensions of a state view are [slots,HV,rows,columns].
 States states_of(const fkda_tensor& t, const Problem& p) {
@@ -84,31 +89,82 @@ bool debugging() {
 
 void check_blocks(int64_t blocks, const char* what) {
   if (blocks > INT_MAX) {
-    throw_error(FKDA_UNSUPPORTED, "cuda: %lld blocks of %s, at most %d can be launched",
-                static_cast<long long>(blocks), what, INT_MAX);
+    throw_error(FKDA_UNSUPPORTED, "cuda: %lld blocks of %s, at most %d can be launched", static_cast<long long>(blocks),
+                what, INT_MAX);
   }
 }
 
-template <int K>
-void launch(const Problem& p, char* workspace, cudaStream_t stream) {
-  const Workspace w(p);
+// How the batch falls into sequences. Launches the plan of a packed one.
+Layout make_layout(const Problem& p, const Workspace& w, char* workspace, bool fused, cudaStream_t stream) {
   Layout layout{};
   layout.T = p.T;
   layout.N = static_cast<int32_t>(p.N);
   layout.HV = static_cast<int32_t>(p.HV);
   layout.group = static_cast<int32_t>(p.group());
   layout.row_chunks = static_cast<int32_t>((p.T + kChunk - 1) / kChunk);
-  const bool indexed = p.packed() && present(p.intermediate_states);
-  auto* const intermediate_begin = indexed ? reinterpret_cast<int32_t*>(workspace + w.intermediate_begin) : nullptr;
-  if (p.packed()) {
-    auto* const begin = reinterpret_cast<int64_t*>(workspace + w.begin);
-    auto* const chunks = reinterpret_cast<int32_t*>(workspace + w.chunks);
-    layout.begin = begin;
-    layout.chunks = chunks;
-    launch_plan({integers_of(p.cu_seqlens), p.T, layout.N, indexed ? p.intermediate_every : 0, begin, chunks,
-                 intermediate_begin},
-                stream);
+  if (!p.packed()) return layout;
+  PlanParams plan{};
+  plan.cu_seqlens = integers_of(p.cu_seqlens);
+  plan.T = p.T;
+  plan.N = layout.N;
+  plan.begin = reinterpret_cast<int64_t*>(workspace + w.begin);
+  plan.chunks = reinterpret_cast<int32_t*>(workspace + w.chunks);
+  if (present(p.intermediate_states)) {
+    plan.intermediate_every = p.intermediate_every;
+    plan.intermediate_begin = reinterpret_cast<int32_t*>(workspace + w.intermediate_begin);
   }
+  if (fused) plan.order = reinterpret_cast<int32_t*>(workspace + w.order);
+  launch_plan(plan, stream);
+  layout.begin = plan.begin;
+  layout.chunks = plan.chunks;
+  return layout;
+}
+
+// Which states of the caller's a sequence has: initial, final, slots and slot_count of either path's parameters.
+template <typename Params>
+void set_states(Params& params, const Problem& p) {
+  params.initial = states_of(p.initial_state, p);
+  params.final = states_of(p.final_state, p);
+  params.slot_count = p.N;
+  if (!present(p.state_indices)) return;
+  params.slots = integers_of(p.state_indices);
+  params.slot_count = INT64_MAX;
+  for (const fkda_tensor* pool : {&p.initial_state, &p.final_state}) {
+    if (present(*pool)) params.slot_count = std::min(params.slot_count, pool->shape[0]);
+  }
+}
+
+#ifdef FLASHKDA_WITH_SM90
+void launch_fused(const Problem& p, char* workspace, cudaStream_t stream) {
+  const Workspace w(p, true);
+  sm90::FusedParams fused{};
+  fused.layout = make_layout(p, w, workspace, true, stream);
+  if (p.packed()) fused.order = reinterpret_cast<const int32_t*>(workspace + w.order);
+  fused.q = sm90::make_tensor_map(p.q);
+  fused.k = sm90::make_tensor_map(p.k);
+  fused.g = sm90::make_tensor_map(p.g);
+  fused.v = sm90::make_tensor_map(p.v);
+  fused.beta = rows_of(p.beta);
+  fused.out = rows_of(p.out);
+  fused.A_log = static_cast<const float*>(p.A_log.data);
+  fused.dt_bias = static_cast<const float*>(p.dt_bias.data);
+  fused.lower_bound = p.lower_bound;
+  fused.scale = p.scale;
+  fused.beta_activation = p.beta_activation;
+  set_states(fused, p);
+  const int64_t heads = p.N * p.HV;
+  if (2 * heads > multiprocessors(p.q.device_index)) {
+    sm90::launch_fused<2>(fused, heads, stream);
+  } else {
+    sm90::launch_fused<1>(fused, heads, stream);
+  }
+}
+#endif
+
+template <int K>
+void launch_portable(const Problem& p, char* workspace, cudaStream_t stream) {
+  const Workspace w(p, false);
+  const Layout layout = make_layout(p, w, workspace, false, stream);
 
   sm80::PrepareParams prepare{};
   prepare.layout = layout;
@@ -131,16 +187,7 @@ void launch(const Problem& p, char* workspace, cudaStream_t stream) {
   recur.v = rows_of(p.v);
   recur.out = rows_of(p.out);
   recur.images = workspace + w.images;
-  recur.initial = states_of(p.initial_state, p);
-  recur.final = states_of(p.final_state, p);
-  recur.slot_count = p.N;
-  if (present(p.state_indices)) {
-    recur.slots = integers_of(p.state_indices);
-    recur.slot_count = INT64_MAX;
-    for (const fkda_tensor* pool : {&p.initial_state, &p.final_state}) {
-      if (present(*pool)) recur.slot_count = std::min(recur.slot_count, pool->shape[0]);
-    }
-  }
+  set_states(recur, p);
   recur.checkpoints = states_of(p.checkpoints, p);
   if (present(p.checkpoints)) {
     recur.offsets = integers_of(p.checkpoint_offsets);
@@ -152,7 +199,7 @@ void launch(const Problem& p, char* workspace, cudaStream_t stream) {
   if (present(p.intermediate_states)) {
     recur.intermediate_batch = p.intermediate_states.stride[0];
     recur.intermediate_count = p.intermediate_states.shape[1];
-    recur.intermediate_begin = intermediate_begin;
+    if (p.packed()) recur.intermediate_begin = reinterpret_cast<const int32_t*>(workspace + w.intermediate_begin);
     recur.intermediate_every = p.intermediate_every;
   }
   const int64_t heads = p.N * p.HV;
@@ -176,19 +223,27 @@ bool available() {
   }
   for (int device = 0; device < count; ++device) {
     int major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 8) return true;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 8)
+      return true;
   }
   return false;
 }
 
-const char* detail() { return "two kernels on mma.sync, sm_80 and later"; }
+const char* detail() { return "sm_80 and later; one fused kernel on sm_90"; }
+const char* detail_portable() { return "two kernels on mma.sync, sm_80 and later"; }
 
 void check_problem(const Problem& p) {
   constexpr int64_t kAlignment = 16;
-  const std::pair<const char*, const fkda_tensor*> views[] = {
-      {"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"g", &p.g}, {"out", &p.out}, {"dt_bias", &p.dt_bias},
-      {"initial_state", &p.initial_state}, {"final_state", &p.final_state}, {"checkpoints", &p.checkpoints},
-      {"intermediate_states", &p.intermediate_states}};
+  const std::pair<const char*, const fkda_tensor*> views[] = {{"q", &p.q},
+                                                              {"k", &p.k},
+                                                              {"v", &p.v},
+                                                              {"g", &p.g},
+                                                              {"out", &p.out},
+                                                              {"dt_bias", &p.dt_bias},
+                                                              {"initial_state", &p.initial_state},
+                                                              {"final_state", &p.final_state},
+                                                              {"checkpoints", &p.checkpoints},
+                                                              {"intermediate_states", &p.intermediate_states}};
   for (const auto& [name, t] : views) {
     if (!present(*t)) continue;
     const int64_t size = dtype_size(t->dtype);
@@ -201,27 +256,58 @@ void check_problem(const Problem& p) {
     for (int d = 0; d + 1 < t->ndim; ++d) {
       if (t->shape[d] > 1 && t->stride[d] * size % kAlignment != 0) {
         throw_error(FKDA_INVALID_ARGUMENT,
-                    "%s: got stride %lld (%lld bytes) in dimension %d, the cuda backend needs multiples of 16 bytes", name,
-                    static_cast<long long>(t->stride[d]), static_cast<long long>(t->stride[d] * size), d);
+                    "%s: got stride %lld (%lld bytes) in dimension %d, the cuda backend needs multiples of 16 bytes",
+                    name, static_cast<long long>(t->stride[d]), static_cast<long long>(t->stride[d] * size), d);
       }
     }
   }
-  check_blocks(Workspace(p).chunk_bound * p.HV, "the prepare kernel");
+  check_blocks(Workspace(p, false).chunk_bound * p.HV, "the prepare kernel");
   check_blocks(p.N * p.HV * (p.V / sm80::recur_columns(1)), "the recurrence kernel");
 }
 
-size_t workspace_size(const Problem& p) { return static_cast<size_t>(Workspace(p).bytes); }
+bool fused_fits(const Problem& p) {
+#ifdef FLASHKDA_WITH_SM90
+  if (p.K != sm90::D || p.V != sm90::D || p.gate != FKDA_GATE_BOUNDED || !p.qk_l2norm) return false;
+  if (!(p.lower_bound >= sm90::kLowestBound && p.lower_bound <= 0.0f)) return false;
+  if (present(p.checkpoints) || present(p.intermediate_states) || p.batch_invariant) return false;
+  if (p.out.dtype != FKDA_BFLOAT16) return false;
+  for (const fkda_tensor* t : {&p.q, &p.k, &p.g, &p.v}) {
+    if (t->dtype != FKDA_BFLOAT16 || !sm90::mappable(*t)) return false;
+  }
+  int major = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, p.q.device_index), "cudaDeviceGetAttribute");
+  return major == 9;
+#else
+  static_cast<void>(p);
+  return false;
+#endif
+}
 
-void forward(const Problem& p, void* workspace, void* stream_pointer) {
+size_t workspace_size_portable(const Problem& p) { return static_cast<size_t>(Workspace(p, false).bytes); }
+size_t workspace_size(const Problem& p) { return static_cast<size_t>(Workspace(p, fused_fits(p)).bytes); }
+
+void forward_portable(const Problem& p, void* workspace, void* stream_pointer) {
   if (p.N == 0) return;
   const DeviceGuard guard(p.q.device_index);
   auto* const stream = static_cast<cudaStream_t>(stream_pointer);
   if (debugging()) check_device_values(p, stream);
   if (p.K == 128) {
-    launch<128>(p, static_cast<char*>(workspace), stream);
+    launch_portable<128>(p, static_cast<char*>(workspace), stream);
   } else {
-    launch<64>(p, static_cast<char*>(workspace), stream);
+    launch_portable<64>(p, static_cast<char*>(workspace), stream);
   }
+}
+
+void forward(const Problem& p, void* workspace, void* stream) {
+#ifdef FLASHKDA_WITH_SM90
+  if (p.N > 0 && fused_fits(p)) {
+    const DeviceGuard guard(p.q.device_index);
+    if (debugging()) check_device_values(p, static_cast<cudaStream_t>(stream));
+    launch_fused(p, static_cast<char*>(workspace), static_cast<cudaStream_t>(stream));
+    return;
+  }
+#endif
+  forward_portable(p, workspace, stream);
 }
 
 }  // namespace flashkda::cuda

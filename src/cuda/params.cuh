@@ -33,11 +33,11 @@ struct Integers {
 // How tokens fall into sequences and chunks. Packed batches read tables that plan.cu writes on the device, so that a
 // captured graph follows the values then in cu_seqlens; dense batches need none.
 struct Layout {
-  int64_t T;               // tokens a batch row
-  int32_t N, HV, group;    // sequences; value heads; value heads a q/k head
-  int32_t row_chunks;      // dense: chunks a sequence
-  const int64_t* begin;    // packed: [N+1] first token of a sequence, clamped to 0..T and ascending
-  const int32_t* chunks;   // packed: [N+1] chunks before a sequence
+  int64_t T;              // tokens a batch row
+  int32_t N, HV, group;   // sequences; value heads; value heads a q/k head
+  int32_t row_chunks;     // dense: chunks a sequence
+  const int64_t* begin;   // packed: [N+1] first token of a sequence, clamped to 0..T and ascending
+  const int32_t* chunks;  // packed: [N+1] chunks before a sequence
 };
 
 }  // namespace flashkda::cuda

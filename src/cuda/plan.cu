@@ -1,8 +1,7 @@
-#include "cuda/plan.cuh"
-
 #include <cub/block/block_scan.cuh>
 
 #include "cuda/error.hpp"
+#include "cuda/plan.cuh"
 #include "cuda/tile/image.cuh"
 
 namespace flashkda::cuda {
@@ -21,6 +20,31 @@ struct Add {
 struct Max {
   __device__ int64_t operator()(int64_t a, int64_t b) const { return a > b ? a : b; }
 };
+
+// Sequences of one class are within an eighth of each other's length; long ones have low classes.
+constexpr int kClasses = 256;
+__device__ int length_class(int64_t chunks) {
+  const auto c = static_cast<uint32_t>(chunks);
+  if (c < 8) return kClasses - 1 - static_cast<int>(c);
+  const int exponent = 31 - __clz(c);  // at least 3
+  return kClasses - 1 - (8 * (exponent - 2) + static_cast<int>(c >> (exponent - 3) & 7));
+}
+
+// A counting sort. Which of two sequences of one class comes first is left open.
+__device__ void sort_by_length(const PlanParams& p, int32_t (&first)[kClasses]) {
+  using Scan = cub::BlockScan<int32_t, kThreads>;
+  __shared__ typename Scan::TempStorage storage;
+  const auto class_of = [&](int n) { return length_class((p.begin[n + 1] - p.begin[n] + kChunk - 1) / kChunk); };
+  for (int i = threadIdx.x; i < kClasses; i += kThreads) first[i] = 0;
+  __syncthreads();
+  for (int n = threadIdx.x; n < p.N; n += kThreads) atomicAdd(&first[class_of(n)], 1);
+  __syncthreads();
+  int32_t before = threadIdx.x < kClasses ? first[threadIdx.x] : 0;
+  Scan(storage).ExclusiveSum(before, before);
+  if (threadIdx.x < kClasses) first[threadIdx.x] = before;
+  __syncthreads();
+  for (int n = threadIdx.x; n < p.N; n += kThreads) p.order[atomicAdd(&first[class_of(n)], 1)] = n;
+}
 
 __global__ void __launch_bounds__(kThreads) plan(const __grid_constant__ PlanParams p) {
   using ScanBegin = cub::BlockScan<int64_t, kThreads>;
@@ -63,6 +87,8 @@ __global__ void __launch_bounds__(kThreads) plan(const __grid_constant__ PlanPar
     before = Add()(before, total);
     __syncthreads();
   }
+  __shared__ int32_t classes[kClasses];
+  if (p.order != nullptr) sort_by_length(p, classes);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ struct PlanParams {
   int64_t* begin;               // [N+1], see Layout
   int32_t* chunks;              // [N+1]
   int32_t* intermediate_begin;  // [N+1] or null
+  int32_t* order;               // [N] sequences, those of more chunks first up to rounding, or null
 };
 
 // Whatever cu_seqlens holds, the tables are ascending and stay within T tokens, hence within T/16 + N chunks.

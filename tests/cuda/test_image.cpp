@@ -1,5 +1,5 @@
-// What the first two kernels leave in the workspace: every symbol of the chunk image against fp64, and the tables of a
-// packed batch.
+// What the portable path's first two kernels leave in the workspace: every symbol of the chunk image against fp64, and
+// the tables of a packed batch.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -84,9 +84,9 @@ ExactImage inspect(const Case& c, const Outputs& outputs, int64_t sequence, int6
 }
 
 // Every element within a relative and an absolute distance. place(i): where element i is, row by row if not given.
-void expect_near(const std::byte* actual, int32_t dtype, const std::vector<double>& expected, double relative,
-                 double absolute, const char* symbol, int64_t columns,
-                 const std::function<int64_t(int64_t)>& place = [](int64_t i) { return i; }) {
+void expect_near(
+    const std::byte* actual, int32_t dtype, const std::vector<double>& expected, double relative, double absolute,
+    const char* symbol, int64_t columns, const std::function<int64_t(int64_t)>& place = [](int64_t i) { return i; }) {
   int reported = 0;
   for (size_t i = 0; i < expected.size() && reported < 3; ++i) {
     const double x = load_scalar(actual, dtype, place(static_cast<int64_t>(i)));
@@ -99,11 +99,13 @@ void expect_near(const std::byte* actual, int32_t dtype, const std::vector<doubl
 
 constexpr double kBf16 = 0x1p-8;  // half a unit in the last place, relative
 constexpr double kTf32 = 0x1p-11;
-constexpr double kTiny = 1e-36;   // where fp32 and bf16 go subnormal
+constexpr double kTiny = 1e-36;  // where fp32 and bf16 go subnormal
 
 // Every chunk of every sequence and head.
 void expect_right_images(const Case& c, double absolute_T) {
-  DeviceCase device(c, Want{});
+  Case portable = c;
+  portable.options.backend = "cuda_portable";
+  DeviceCase device(portable, Want{});
   ASSERT_EQ(device.launch(), FKDA_OK) << fkda_last_error();
   const Outputs& outputs = device.fetch();
   const std::vector<std::byte> workspace = workspace_of(device);
@@ -121,8 +123,12 @@ void expect_right_images(const Case& c, double absolute_T) {
         const int64_t wide = 16 * c.K * 2;
         expect_near(image, FKDA_BFLOAT16, exact.kd, 1.01 * kBf16, kTiny, "kd", c.K);
         expect_near(image + wide, FKDA_BFLOAT16, exact.qd, 1.01 * kBf16, kTiny, "qd", c.K);
-        const auto kr_place = [&](int64_t i) { return cuda::wide_place(static_cast<int>(i / c.K), static_cast<int>(i % c.K)); };
-        const auto T_place = [](int64_t i) { return cuda::wide_place(static_cast<int>(i % 16), static_cast<int>(i / 16)); };
+        const auto kr_place = [&](int64_t i) {
+          return cuda::wide_place(static_cast<int>(i / c.K), static_cast<int>(i % c.K));
+        };
+        const auto T_place = [](int64_t i) {
+          return cuda::wide_place(static_cast<int>(i % 16), static_cast<int>(i / 16));
+        };
         // Decays are products of up to 15 approximate exponentials.
         expect_near(image + 2 * wide, FKDA_FLOAT32, exact.kr, 1.02 * kTf32, kTiny, "kr", c.K, kr_place);
         // Products of bf16 rows: |k| = 1 and |q| = scale bound the sum of the rounding errors by 2 * kBf16 * scale.

@@ -53,7 +53,12 @@ TEST_F(CudaOptions, EveryInputDtype) {
 
 TEST_F(CudaOptions, NarrowOutputsAreTheWideOnesRoundedToNearestEven) {
   for (const int64_t D : {64, 128}) {
-    const Case c({.T = 75, .H = 2, .K = D, .V = D, .seed = 46});
+    Case c({.T = 75, .H = 2, .K = D, .V = D, .seed = 46});
+    const Outputs plain = run_on_gpu(c);  // an fp32 state and a bf16 one of the same run, on whichever path that is
+    const Outputs half = run_on_gpu(c, {.final_state = FKDA_BFLOAT16});
+    EXPECT_TRUE(same_bits(half.out, plain.out));
+    EXPECT_TRUE(same_bits(half.final_state, plain.final_state.to(FKDA_BFLOAT16)));
+    c.options.backend = "cuda_portable";
     const Outputs wide = expect_right_on_gpu(c, kFp32);
     for (const int32_t dtype : {FKDA_BFLOAT16, FKDA_FLOAT16}) {
       const Outputs narrow = run_on_gpu(c, {.out = dtype, .final_state = FKDA_BFLOAT16});
@@ -87,13 +92,15 @@ TEST_F(CudaOptions, Row44_ValueHeadsShareKeyHeadsByDivision) {
   }
 }
 
-TEST_F(CudaOptions, OneOrTwoTilesAWarpGiveTheSameBits) {  // few heads alone against the same heads among many
+TEST_F(CudaOptions, HowValueColumnsAreSplitChangesNoBits) {  // few heads alone against the same heads among many
   const Case many({.B = 48, .T = 37, .H = 4, .initial_state = FKDA_FLOAT32, .seed = 76});
-  const Outputs together = run_on_gpu(many, kFp32);
-  for (const int64_t n : {0, 17, 47}) {
-    const Outputs alone = run_on_gpu(many.sequence(n), kFp32);
-    EXPECT_TRUE(same_bits(alone.out, together.out.narrow(0, n, 1))) << n;
-    EXPECT_TRUE(same_bits(alone.final_state, together.final_state.narrow(0, n, 1))) << n;
+  for (const Want& want : {kFp32, Want{}}) {  // the portable kernels; the fused one, with one or two slices a block
+    const Outputs together = run_on_gpu(many, want);
+    for (const int64_t n : {0, 17, 47}) {
+      const Outputs alone = run_on_gpu(many.sequence(n), want);
+      EXPECT_TRUE(same_bits(alone.out, together.out.narrow(0, n, 1))) << n;
+      EXPECT_TRUE(same_bits(alone.final_state, together.final_state.narrow(0, n, 1))) << n;
+    }
   }
 }
 
@@ -190,29 +197,30 @@ TEST_F(CudaMemory, Row20_SlicesOfOneProjection) {
 
 TEST_F(CudaMemory, Row20_BetaWithALongTokenStride) {
   for (const int32_t dtype : {FKDA_BFLOAT16, FKDA_FLOAT32}) {
-    const Case dense({.B = 2, .T = 45, .H = 4, .beta_dtype = dtype, .seed = 312});
-    Case strided = dense;
-    strided.beta = dense.beta.with_stride({45 * 6288, 6288, 1});
-    expect_same_results(run_on_gpu(strided, kFp32), run_on_gpu(dense, kFp32));
-    Case odd = dense;  // beta needs no alignment but its own
-    odd.beta = dense.beta.with_stride({45 * 7, 7, 1});
-    expect_same_results(run_on_gpu(odd, kFp32), run_on_gpu(dense, kFp32));
+    for (const Want& want : {kFp32, Want{}}) {
+      const Case dense({.B = 2, .T = 45, .H = 4, .beta_dtype = dtype, .seed = 312});
+      Case strided = dense;
+      strided.beta = dense.beta.with_stride({45 * 6288, 6288, 1});
+      expect_same_results(run_on_gpu(strided, want), run_on_gpu(dense, want));
+      Case odd = dense;  // beta needs no alignment but its own
+      odd.beta = dense.beta.with_stride({45 * 7, 7, 1});
+      expect_same_results(run_on_gpu(odd, want), run_on_gpu(dense, want));
+    }
   }
 }
 
 TEST_F(CudaMemory, Row20_HeadsOrTokensOutermost) {
   const Case dense({.B = 2, .T = 45, .H = 3, .seed = 314});
-  const Outputs expected = run_on_gpu(dense, kFp32);
-  for (const std::vector<int64_t>& stride :
-       std::vector<std::vector<int64_t>>{{3 * 45 * 128, 128, 45 * 128, 1}, {3 * 128, 2 * 3 * 128, 128, 1}}) {
-    Case transposed = dense;
-    for (Tensor Case::*x : {&Case::q, &Case::k, &Case::v, &Case::g}) transposed.*x = (dense.*x).with_stride(stride);
-    Outputs outputs = transposed.make_outputs(kFp32);
-    outputs.out = Tensor::strided(FKDA_FLOAT32, {2, 45, 3, 128}, stride);
-    expect_same_results(run_on_gpu_into(outputs, transposed), expected);
-    outputs = transposed.make_outputs({});
-    outputs.out = Tensor::strided(FKDA_BFLOAT16, {2, 45, 3, 128}, stride);
-    EXPECT_TRUE(same_bits(run_on_gpu_into(outputs, transposed).out, expected.out.to(FKDA_BFLOAT16)));
+  for (const Want& want : {kFp32, Want{}}) {
+    const Outputs expected = run_on_gpu(dense, want);
+    for (const std::vector<int64_t>& stride :
+         std::vector<std::vector<int64_t>>{{3 * 45 * 128, 128, 45 * 128, 1}, {3 * 128, 2 * 3 * 128, 128, 1}}) {
+      Case transposed = dense;
+      for (Tensor Case::*x : {&Case::q, &Case::k, &Case::v, &Case::g}) transposed.*x = (dense.*x).with_stride(stride);
+      Outputs outputs = transposed.make_outputs(want);
+      outputs.out = Tensor::strided(expected.out.dtype(), {2, 45, 3, 128}, stride);
+      expect_same_results(run_on_gpu_into(outputs, transposed), expected);
+    }
   }
 }
 

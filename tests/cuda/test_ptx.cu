@@ -228,7 +228,8 @@ TEST_F(CudaPtx, RoundTf32KeepsElevenBits) {
   const std::vector<uint32_t> before = x.host;
   run_round_tf32<<<1, 1024>>>(x.device());
   x.fetch();
-  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(x.host[i] & ~0x1fffu, (before[i] + 0x1000u) & ~0x1fffu) << before[i];
+  for (size_t i = 0; i < before.size(); ++i)
+    EXPECT_EQ(x.host[i] & ~0x1fffu, (before[i] + 0x1000u) & ~0x1fffu) << before[i];
 }
 
 template <bool kTrans>

@@ -31,6 +31,13 @@ __device__ __forceinline__ uint32_t pack_fp16(float lo, float hi) {
   return *reinterpret_cast<const uint32_t*>(&x);
 }
 
+// Products of two pairs, each rounded.
+__device__ __forceinline__ uint32_t multiply_bf16(uint32_t x, uint32_t y) {
+  const __nv_bfloat162 z =
+      __hmul2_rn(*reinterpret_cast<const __nv_bfloat162*>(&x), *reinterpret_cast<const __nv_bfloat162*>(&y));
+  return *reinterpret_cast<const uint32_t*>(&z);
+}
+
 __device__ __forceinline__ float load_scalar(const void* data, int64_t index, int32_t dtype) {
   if (dtype == FKDA_FLOAT32) return static_cast<const float*>(data)[index];
   const uint16_t bits = static_cast<const uint16_t*>(data)[index];

@@ -19,9 +19,7 @@ struct Gate {
   float exp_A;        // exp(A_log), clamped to the finite so that 0 * exp_A = 0
 
   __device__ Gate(float bound, float A_log)
-      : lower_bound(bound),
-        A_bits(A_log * kLog2e),
-        exp_A(fminf(exp2f(A_log * kLog2e), 3.4028235e38f)) {}
+      : lower_bound(bound), A_bits(A_log * kLog2e), exp_A(fminf(exp2f(A_log * kLog2e), 3.4028235e38f)) {}
 
   // x = g + dt_bias (or g, log gate). Bits of decay, <= 0.
   template <int kKind>

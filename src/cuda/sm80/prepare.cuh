@@ -25,7 +25,7 @@ struct PrepareParams {
   float lower_bound, scale;
   int32_t gate, beta_activation;
   bool qk_l2norm;
-  char* images;          // [chunks][HV] of Image<K>
+  char* images;  // [chunks][HV] of Image<K>
 };
 
 // The chunk a block works on.
@@ -77,9 +77,10 @@ inline constexpr int kRoundLevels = 2;  // levels whose rows are in shared memor
 template <int K>
 struct PrepareShared {
   static constexpr int kPitch = K * 2 + 16;  // bytes; the pad turns ldmatrix's eight rows through the banks
-  alignas(16) char rows[kRoundLevels][24][kPitch];  // a level's 8 k rows and 8 q rows of right tokens, 8 k rows of left ones
-  float sums[3][kChunk][K / 64];               // k.k, q.q, q.k a warp
-  float norm_k[kChunk], norm_q[kChunk];        // what multiplies a raw row
+  alignas(16) char rows[kRoundLevels][24]
+                       [kPitch];         // a level's 8 k rows and 8 q rows of right tokens, 8 k rows of left ones
+  float sums[3][kChunk][K / 64];         // k.k, q.q, q.k a warp
+  float norm_k[kChunk], norm_q[kChunk];  // what multiplies a raw row
   float b[kChunk];
   alignas(16) float L[kChunk][kChunk + 4];
   float M[kChunk][kChunk];

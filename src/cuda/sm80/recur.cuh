@@ -1,9 +1,10 @@
 // The head-parallel kernel: one block carries 64 or 128 value columns of one value head of one sequence through its
 // chunks, reading the chunk images that prepare.cuh made.
 //
-// The state is kept transposed, S^T [V,K], in fp32 accumulators: a warp owns 16 kTiles value columns and all K channels,
-// so a chunk needs nothing from another warp. kTiles = 2 reads every operand from shared memory half as often, kTiles =
-// 1 makes twice the blocks; the bits are the same. Value columns are the rows of every product and tokens its columns:
+// The state is kept transposed, S^T [V,K], in fp32 accumulators: a warp owns 16 kTiles value columns and all K
+// channels, so a chunk needs nothing from another warp. kTiles = 2 reads every operand from shared memory half as
+// often, kTiles = 1 makes twice the blocks; the bits are the same. Value columns are the rows of every product and
+// tokens its columns:
 //   A^T = S^T kd^T          Q^T = S^T qd^T          (S^T rounded to bf16, its accumulator layout is the A operand)
 //   U^T = (V^T - A^T) T^T   O^T = Q^T + U^T Mqk^T   S^T <- S^T diag(F) + U^T kr
 // What reads the state is a product of bf16, what writes it (U and its product with kr) one of tf32.
@@ -20,19 +21,19 @@ namespace flashkda::cuda::sm80 {
 
 struct RecurParams {
   Layout layout;
-  Rows v;                 // [B,T,HV,V]
-  Rows out;               // [B,T,HV,V]
-  const char* images;     // [chunks][HV] of Image<K>
-  States initial, final;  // slot = sequence, or state_indices[sequence]
-  Integers slots;         // data null: slot = sequence
-  int64_t slot_count;     // slots of the pools; an index outside 0..slot_count-1 is treated as negative
-  States checkpoints;     // slot = n * checkpoint_count + i, or absent
-  Integers offsets;       // [N, checkpoint_count] tokens, row stride offset_stride
+  Rows v;                                 // [B,T,HV,V]
+  Rows out;                               // [B,T,HV,V]
+  const char* images;                     // [chunks][HV] of Image<K>
+  States initial, final;                  // slot = sequence, or state_indices[sequence]
+  Integers slots;                         // data null: slot = sequence
+  int64_t slot_count;                     // slots of the pools; an index outside 0..slot_count-1 is treated as negative
+  States checkpoints;                     // slot = n * checkpoint_count + i, or absent
+  Integers offsets;                       // [N, checkpoint_count] tokens, row stride offset_stride
   int64_t offset_stride, checkpoint_row;  // element strides of n in offsets and of n in checkpoints
   int32_t checkpoint_count;
-  States intermediate;    // slot = index along NT, or absent
-  int64_t intermediate_batch;  // element stride of b
-  int64_t intermediate_count;  // NT, the entries there are
+  States intermediate;                // slot = index along NT, or absent
+  int64_t intermediate_batch;         // element stride of b
+  int64_t intermediate_count;         // NT, the entries there are
   const int32_t* intermediate_begin;  // packed: [N] entries before a sequence
   int32_t intermediate_every;         // tokens
 };
@@ -41,7 +42,9 @@ inline constexpr int kRecurWarps = 4;
 inline constexpr int kRecurThreads = kRecurWarps * 32;
 inline constexpr int kStages = 4;
 
-__host__ __device__ constexpr int recur_columns(int tiles) { return kRecurWarps * 16 * tiles; }  // value columns a block
+__host__ __device__ constexpr int recur_columns(int tiles) {
+  return kRecurWarps * 16 * tiles;
+}  // value columns a block
 
 // One pipeline stage: the image with its K-wide rows swizzled, and the value rows.
 template <int K, int kTiles>
@@ -61,8 +64,8 @@ struct RecurShared {
 };
 
 template <int K, int kTiles>
-__device__ __forceinline__ void load_stage(RecurStage<K, kTiles>& stage, const RecurParams& p, const char* image, int64_t v_row,
-                                           int rows, int thread) {
+__device__ __forceinline__ void load_stage(RecurStage<K, kTiles>& stage, const RecurParams& p, const char* image,
+                                           int64_t v_row, int rows, int thread) {
   using Im = Image<K>;
   // kd and qd lie one after the other both in the image and in the stage: 2 * kChunk rows. A round of all threads
   // covers a multiple of 8 rows, so the swizzle of a thread's unit is the same in every round.
@@ -79,7 +82,8 @@ __device__ __forceinline__ void load_stage(RecurStage<K, kTiles>& stage, const R
 #pragma unroll
   for (int first = 0; first < kPlain; first += kRecurThreads) {
     const int unit = first + thread;
-    if (first + kRecurThreads <= kPlain || unit < kPlain) ptx::cp_async_16(plain + unit * 16, image + Im::kKr + unit * 16);
+    if (first + kRecurThreads <= kPlain || unit < kPlain)
+      ptx::cp_async_16(plain + unit * 16, image + Im::kKr + unit * 16);
   }
   constexpr int kValueUnits = recur_columns(kTiles) / 8, kValueRows = kRecurThreads / kValueUnits;
   static_assert(kValueRows % 8 == 0);
@@ -93,7 +97,8 @@ __device__ __forceinline__ void load_stage(RecurStage<K, kTiles>& stage, const R
   }
 }
 
-// One tile of a warp's part of the state: value columns v (this lane's first, v0 + lane / 4) and v + 8, channels 8 i + 2 (lane % 4) and the next.
+// One tile of a warp's part of the state: value columns v (this lane's first, v0 + lane / 4) and v + 8, channels 8 i +
+// 2 (lane % 4) and the next.
 template <int K>
 struct StateFragment {
   float x[K / 8][4];
@@ -161,7 +166,8 @@ struct StateFragment {
 };
 
 // Stores one tile of O^T as token rows. at: element offset of the chunk's first row and the tile's first column.
-__device__ __forceinline__ void store_output(const Rows& out, int64_t at, int64_t rows, const float (&o)[2][4], int lane) {
+__device__ __forceinline__ void store_output(const Rows& out, int64_t at, int64_t rows, const float (&o)[2][4],
+                                             int lane) {
   void* const data = const_cast<void*>(out.data);
 #pragma unroll
   for (int tokens = 0; tokens < 2; ++tokens) {
@@ -235,7 +241,7 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
   };
 #pragma unroll
   for (int c = 0; c < kStages - 1; ++c) fetch(c);
-  // The state is asked for while the first chunks are under way.
+    // The state is asked for while the first chunks are under way.
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
     if (stateful && p.initial.data != nullptr) {
@@ -259,7 +265,8 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
       const int64_t first = p.intermediate_begin != nullptr ? p.intermediate_begin[n] : 0;
       const int64_t index = first + offset / p.intermediate_every;
       if (index < p.intermediate_count) {
-        store_state(p.intermediate, batch * p.intermediate_batch + index * p.intermediate.slot + hv * p.intermediate.head);
+        store_state(p.intermediate,
+                    batch * p.intermediate_batch + index * p.intermediate.slot + hv * p.intermediate.head);
       }
     }
   };
@@ -311,9 +318,9 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
         S[t].x[i][3] *= f.y;
       }
     }
-    // U^T = R^T T^T with R^T = V^T - A^T, both accumulator layouts taken as A operands (tile/image.cuh says which token an
-    // inner index is). V's fragments come transposed out of [token][v] rows: tokens 0-7 v 0-7, tokens 0-7 v 8-15, tokens
-    // 8-15 v 0-7, tokens 8-15 v 8-15.
+    // U^T = R^T T^T with R^T = V^T - A^T, both accumulator layouts taken as A operands (tile/image.cuh says which token
+    // an inner index is). V's fragments come transposed out of [token][v] rows: tokens 0-7 v 0-7, tokens 0-7 v 8-15,
+    // tokens 8-15 v 0-7, tokens 8-15 v 8-15.
     uint32_t u_wide[kTiles][2][4], u_operand[kTiles][4];
     {
       const uint4 T[2] = {stage.T[wide_unit(0, lane)], stage.T[wide_unit(1, lane)]};

@@ -16,7 +16,8 @@ void allow_shared_memory() {
   check(cudaGetDevice(&device), "cudaGetDevice");
   const uint64_t bit = uint64_t{1} << (device % 64);
   if (done.load(std::memory_order_relaxed) & bit) return;
-  check(cudaFuncSetAttribute(recur<K, kTiles, kObserved>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(RecurShared<K, kTiles>)),
+  check(cudaFuncSetAttribute(recur<K, kTiles, kObserved>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             sizeof(RecurShared<K, kTiles>)),
         "cudaFuncSetAttribute");
   done.fetch_or(bit, std::memory_order_relaxed);
 }
@@ -25,7 +26,8 @@ template <int K, int kTiles, bool kObserved>
 void launch_recur_instance(const RecurParams& p, int V, int64_t heads, cudaStream_t stream) {
   const int64_t blocks = heads * (V / recur_columns(kTiles));
   allow_shared_memory<K, kTiles, kObserved>();
-  recur<K, kTiles, kObserved><<<static_cast<unsigned>(blocks), kRecurThreads, sizeof(RecurShared<K, kTiles>), stream>>>(p, V);
+  recur<K, kTiles, kObserved>
+      <<<static_cast<unsigned>(blocks), kRecurThreads, sizeof(RecurShared<K, kTiles>), stream>>>(p, V);
   check(cudaGetLastError(), "launch of the recurrence kernel");
 }
 

@@ -1,0 +1,64 @@
+// What sm_90 adds: transaction barriers and bulk tensor copies through libcu++'s cuda::ptx, and the few instructions it
+// does not wrap. PTX ISA, "mbarrier", "cp.async.bulk.tensor", "setmaxnreg", "barrier".
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <cuda/ptx>
+
+namespace flashkda::cuda::ptx {
+
+using Barrier = uint64_t;  // an mbarrier in shared memory
+
+__device__ __forceinline__ void barrier_init(Barrier& b, uint32_t count) { ::cuda::ptx::mbarrier_init(&b, count); }
+
+// Makes initialised barriers visible to the copy engine.
+__device__ __forceinline__ void barrier_init_fence() {
+  ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
+}
+
+__device__ __forceinline__ void barrier_arrive(Barrier& b) { ::cuda::ptx::mbarrier_arrive(&b); }
+
+__device__ __forceinline__ void barrier_expect(Barrier& b, uint32_t bytes) {
+  ::cuda::ptx::mbarrier_arrive_expect_tx(::cuda::ptx::sem_release, ::cuda::ptx::scope_cta, ::cuda::ptx::space_shared,
+                                         &b, bytes);
+}
+
+// Returns when the phase of that parity has completed.
+__device__ __forceinline__ void barrier_wait(Barrier& b, uint32_t parity) {
+  while (!::cuda::ptx::mbarrier_try_wait_parity(&b, parity)) {
+  }
+}
+
+// Orders what this thread wrote to shared memory before what the copy engine or wgmma reads there.
+__device__ __forceinline__ void async_proxy_fence() { ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared); }
+
+// Starts the copy of a box of a 4-dimensional tensor into shared memory; its bytes count on the barrier.
+__device__ __forceinline__ void load_box(void* to, const CUtensorMap& map, int32_t c0, int32_t c1, int32_t c2,
+                                         int32_t c3, Barrier& b) {
+  const int32_t at[4] = {c0, c1, c2, c3};
+  ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, to, &map, at, &b);
+}
+
+// Four 8 x 8 matrices of 16-bit values from registers, as ldmatrix_x4 reads them.
+__device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// Threads of some warps wait for each other. id: 1..15, count: a multiple of 32.
+template <int kId, int kCount>
+__device__ __forceinline__ void named_barrier() {
+  asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kCount) : "memory");
+}
+
+// The warpgroup gives up or asks for registers: kTo a thread from now on, kFrom before.
+template <int kFrom, int kTo>
+__device__ __forceinline__ void set_registers() {
+  if constexpr (kTo < kFrom) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kTo));
+  if constexpr (kTo > kFrom) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kTo));
+}
+
+}  // namespace flashkda::cuda::ptx

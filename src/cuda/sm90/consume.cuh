@@ -1,0 +1,183 @@
+// The consumer role: a warpgroup carries 64 value columns of the state through the chunks.
+//
+// The state is kept transposed as in sm80/recur.cuh, in the anchor's frame, S'^T [64 v x 128 k]:
+//   S'^T <- S'^T diag(F)      A^T = S'^T kd^T     Q^T = S'^T qd^T     U^T = (V^T - A^T) T^T
+//   O^T = Q^T + U^T Mqk^T     S'^T <- S'^T + U^T w
+// Reads of the state are products of bf16, what writes it (U and its product with w) of tf32.
+#pragma once
+
+#include "cuda/block/convert.cuh"
+#include "cuda/ptx/mma_sync.cuh"
+#include "cuda/ptx/wgmma.cuh"
+#include "cuda/sm80/recur.cuh"  // StateFragment, store_output
+#include "cuda/sm90/params.cuh"
+#include "cuda/sm90/stage.cuh"
+
+namespace flashkda::cuda::sm90 {
+
+// slice: the warpgroup's of the block; column: the block's first value column.
+template <int kSlices>
+__device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const FusedParams& p, const Item& item, int slice,
+                                             int column) {
+  const int warp = uniform_warp(), lane = threadIdx.x % 32;
+  const int v0 = column + slice * 64 + warp * 16;  // the warp's first value column
+  const int64_t slot = p.slots.data == nullptr ? item.n : p.slots[item.n];
+  const bool stateful = slot >= 0 && slot < p.slot_count;
+  sm80::StateFragment<D> S;
+  if (stateful && p.initial.data != nullptr) {
+    S.load(p.initial, slot * p.initial.slot + item.hv * p.initial.head, D, v0 + lane / 4, lane);
+  } else {
+    S.clear();
+  }
+  const float centred = centre(p.lower_bound);
+  const auto scale = [&](float x) {
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) S.x[i][e] *= x;
+    }
+  };
+  const float between = ptx::exp2_approx(kChunk * centred);
+  float(&state)[64] = reinterpret_cast<float(&)[64]>(S.x);
+
+  __nv_bfloat16* const out = static_cast<__nv_bfloat16*>(const_cast<void*>(p.out.data)) + item.batch * p.out.batch +
+                             (item.begin + lane / 4) * p.out.token + item.hv * p.out.head + v0 + 2 * (lane % 4);
+  for (int c = 0; c < item.chunks; ++c) {
+    const int s = c % kStages, lane = opaque(threadIdx.x % 32), t = lane % 4;
+    const Stage<kSlices>& stage = shared.stages[s];
+    const Scales& scales = shared.scales[s];
+    const int rows =
+        static_cast<int>(min(static_cast<int64_t>(kChunk), item.length - static_cast<int64_t>(c) * kChunk));
+    ptx::barrier_wait(shared.full[s], c / kStages & 1);
+    float acc[16], o[16];
+    {
+      uint32_t a[D / 16][4];
+#pragma unroll
+      for (int i = 0; i < D / 16; ++i) {
+        const float4 f = *reinterpret_cast<const float4*>(&stage.F[16 * i + 4 * t]);
+        float(&low)[4] = S.x[2 * i], (&high)[4] = S.x[2 * i + 1];
+        low[0] *= f.x;
+        low[1] *= f.y;
+        low[2] *= f.x;
+        low[3] *= f.y;
+        high[0] *= f.z;
+        high[1] *= f.w;
+        high[2] *= f.z;
+        high[3] *= f.w;
+        a[i][0] = pack_bf16(low[0], low[1]);
+        a[i][1] = pack_bf16(low[2], low[3]);
+        a[i][2] = pack_bf16(high[0], high[1]);
+        a[i][3] = pack_bf16(high[2], high[3]);
+      }
+      const uint64_t kd = ptx::rows_of_128(ptx::shared_address(&stage.x[0][0][0][0]));
+      const uint64_t qd = ptx::rows_of_128(ptx::shared_address(&stage.x[0][1][0][0]));
+      ptx::wgmma_begin();
+      static_for<D / 16>([&](auto i) {
+        ptx::wgmma_n32_bf16<(i > 0)>(acc, a[i], ptx::advance(kd, i / 4 * sizeof(stage.x[0]) + i % 4 * 32));
+      });
+      ptx::wgmma_commit();
+      static_for<D / 16>([&](auto i) {
+        ptx::wgmma_n32_bf16<(i > 0)>(o, a[i], ptx::advance(qd, i / 4 * sizeof(stage.x[0]) + i % 4 * 32));
+      });
+      ptx::wgmma_commit();
+    }
+    scale(between);
+    ptx::wgmma_wait<0>(acc, o);
+    uint32_t values[2][4];  // tokens 0-15, 16-31: V^T in accumulator layout
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = h * 16 + lane / 16 * 8 + lane % 8;
+      ptx::ldmatrix_x4_trans(values[h],
+                             ptx::shared_address(&stage.v[slice][row][unit_128(row, warp * 2 + lane / 8 % 2)]));
+    }
+    float u[16];
+    {
+      uint32_t r[4][4];  // V^T - A^T, a step of 8 tokens each
+#pragma unroll
+      for (int octet = 0; octet < 4; ++octet) {
+        const float2 low = unpack_bf16(values[octet / 2][octet % 2 * 2]),
+                     high = unpack_bf16(values[octet / 2][octet % 2 * 2 + 1]);
+        const float* const e = acc + 4 * octet;
+        const float2 f = *reinterpret_cast<const float2*>(&scales.read_k[8 * octet + 2 * t]);
+        float d[4] = {low.x - f.x * e[0], low.y - f.y * e[1], high.x - f.x * e[2], high.y - f.y * e[3]};
+        if (rows < kChunk) {  // beyond the end lies somebody else's token, maybe a NaN
+          if (8 * octet + 2 * t >= rows) d[0] = d[2] = 0.0f;
+          if (8 * octet + 2 * t + 1 >= rows) d[1] = d[3] = 0.0f;
+        }
+        r[octet][0] = __float_as_uint(d[0]);
+        r[octet][1] = __float_as_uint(d[2]);
+        r[octet][2] = __float_as_uint(d[1]);
+        r[octet][3] = __float_as_uint(d[3]);
+      }
+      const uint64_t T = ptx::rows_of_128(ptx::shared_address(&stage.T[0][0]));
+      ptx::wgmma_begin();
+      static_for<4>([&](auto i) { ptx::wgmma_n32_tf32<(i > 0)>(u, r[i], ptx::advance(T, i * 32)); });
+      ptx::wgmma_commit();
+#pragma unroll
+      for (int octet = 0; octet < 4; ++octet) {
+        const float2 f = *reinterpret_cast<const float2*>(&scales.read_q[8 * octet + 2 * t]);
+        o[4 * octet] *= f.x;
+        o[4 * octet + 1] *= f.y;
+        o[4 * octet + 2] *= f.x;
+        o[4 * octet + 3] *= f.y;
+      }
+      ptx::wgmma_wait<0>(u);
+    }
+    {
+      uint32_t narrow[2][4], wide[4][4];
+#pragma unroll
+      for (int octet = 0; octet < 4; ++octet) {
+        const float* const e = u + 4 * octet;
+        narrow[octet / 2][octet % 2 * 2] = pack_bf16(e[0], e[1]);
+        narrow[octet / 2][octet % 2 * 2 + 1] = pack_bf16(e[2], e[3]);
+        float2 f = *reinterpret_cast<const float2*>(&scales.write_k[8 * octet + 2 * t]);
+        f = make_float2(kUncut * f.x, kUncut * f.y);
+        wide[octet][0] = __float_as_uint(f.x * e[0]);
+        wide[octet][1] = __float_as_uint(f.x * e[2]);
+        wide[octet][2] = __float_as_uint(f.y * e[1]);
+        wide[octet][3] = __float_as_uint(f.y * e[3]);
+      }
+      const uint64_t M = ptx::rows_of_64(ptx::shared_address(&stage.M[0][0]));
+      const uint64_t w = ptx::rows_of_128(ptx::shared_address(&stage.w[0][0]));
+      ptx::wgmma_begin(o, state);
+      static_for<2>([&](auto i) { ptx::wgmma_n32_bf16<true>(o, narrow[i], ptx::advance(M, i * 32)); });
+      ptx::wgmma_commit();
+      static_for<4>([&](auto i) { ptx::wgmma_n128_tf32<true>(state, wide[i], ptx::advance(w, i * 32)); });
+      ptx::wgmma_commit();
+    }
+    ptx::wgmma_wait<1>(o);
+    // Tokens lane / 4 of every octet, value columns 2 t and the next of either half of the warp's 16.
+    __nv_bfloat16* to = out + c * int64_t{kChunk} * p.out.token;
+#pragma unroll
+    for (int octet = 0; octet < 4; ++octet) {
+      const uint32_t low = ptx::movmatrix_trans(pack_bf16(o[4 * octet], o[4 * octet + 1]));
+      const uint32_t high = ptx::movmatrix_trans(pack_bf16(o[4 * octet + 2], o[4 * octet + 3]));
+      if (8 * octet + lane / 4 < rows) {
+        *reinterpret_cast<uint32_t*>(to) = low;
+        *reinterpret_cast<uint32_t*>(to + 8) = high;
+      }
+      to += 8 * p.out.token;
+    }
+    ptx::wgmma_wait<0>(state);
+    ptx::barrier_arrive(shared.empty[s]);
+  }
+  if (stateful && p.final.data != nullptr) {
+    if (item.chunks > 0) {  // out of the frame
+      const Stage<kSlices>& stage = shared.stages[(item.chunks - 1) % kStages];
+      const int t = lane % 4;
+#pragma unroll
+      for (int i = 0; i < D / 8; ++i) {
+        const float2 bits = *reinterpret_cast<const float2*>(&stage.tail[8 * i + 2 * t]);
+        const float2 f =
+            make_float2(ptx::exp2_approx(bits.x - kHalf * centred), ptx::exp2_approx(bits.y - kHalf * centred));
+        S.x[i][0] *= f.x;
+        S.x[i][1] *= f.y;
+        S.x[i][2] *= f.x;
+        S.x[i][3] *= f.y;
+      }
+    }
+    S.store(p.final, slot * p.final.slot + item.hv * p.final.head, D, v0 + lane / 4, lane);
+  }
+}
+
+}  // namespace flashkda::cuda::sm90

@@ -1,0 +1,30 @@
+// What the fused kernel is told.
+#pragma once
+
+#include "cuda/params.cuh"
+#include "cuda/ptx/hopper.cuh"
+
+namespace flashkda::cuda::sm90 {
+
+struct FusedParams {
+  CUtensorMap q, k, g, v;  // [B][T][heads][128] bf16, boxes of 32 tokens x 64 channels
+  Layout layout;           // chunks and row_chunks count chunks of 16 and are not read
+  const int32_t* order;    // packed: [N] sequences, long ones first
+  Rows beta;               // [B,T,HV]: head stride 1
+  Rows out;                // [B,T,HV,V]
+  const float* A_log;      // [HV] or null
+  const float* dt_bias;    // [HV,K] or null
+  float lower_bound, scale;
+  int32_t beta_activation;
+  States initial, final;  // slot = sequence, or state_indices[sequence]
+  Integers slots;         // data null: slot = sequence
+  int64_t slot_count;     // slots of the pools; an index outside 0..slot_count-1 is treated as negative
+};
+
+// The work of a block: value columns [64 kSlices slice, ...) of a head of a sequence.
+struct Item {
+  int64_t n, batch, begin, length;
+  int chunks, h, hv;
+};
+
+}  // namespace flashkda::cuda::sm90

@@ -1,0 +1,116 @@
+// Shared memory of the fused kernel: a ring of stages, one chunk of 32 tokens each. Every tile has its inputs written
+// by the copy engine and is transformed in place by the column warps. docs/kernels/sm90a.md has the picture.
+//
+// Decays are centred and anchored. A token's bits of decay lie in [lower_bound log2(e), 0]; c bits of every token, an
+// integer near the middle, are set aside as a scalar, and what is left of a channel is summed from the anchor, the
+// moment after token 15:
+//   E_i = sum of (bits - c) of tokens 16..i for i > 15, minus that of i+1..15 for i <= 15
+//   kd = k 2^E   qd = q 2^E   ki = k 2^-E      of the raw k and q; their norms are scalars of a token as well
+// so that k_i k_j decayed from j to i is 2^(c (i - j)) kd_i ki_j, and one product of [kd; qd] with ki holds all of L
+// and Mqk with no number of a valid pair that could overflow. c is an integer so that 2^-E of channels that hardly
+// decay is a power of two to the last bit and ki their k: keys that repeat for thousands of tokens must be written in
+// the very direction in which they are read. The state is kept in two frames, both near its own size. With H and T the
+// bits of decay of a channel's tokens 0..15 and 16..31,
+//   read:   R = 2^(H - 16 c) S      kd S as token i sees it = 2^(c (i + 1)) kd_i R
+//   write:  W = 2^(-T + 16 c) S     W <- 2^(32 c) R + sum over j of ki_j 2^(c (31 - j)) U_j
+// and from a chunk's W to the next one's R it is 2^(T + H' - 32 c).
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/ptx/hopper.cuh"
+
+namespace flashkda::cuda::sm90 {
+
+inline constexpr int kChunk = 32;
+inline constexpr int kHalf = kChunk / 2;
+inline constexpr int D = 128;  // K = V
+inline constexpr int kStages = 4;
+
+// The lowest lower_bound. With -5.28, |c| is 3 and |E| at most 74: L and Mqk of rows up to 128 long are below 2^108,
+// reads of the state up to 2^96 times its size, writes down to 2^-93 of U's. What is dropped (F underflows) is the
+// state of channels that all but forgot it: less than 2^-6.9 a token over two halves of a chunk.
+inline constexpr float kLowestBound = -5.28f;
+
+// c for a lower_bound in [kLowestBound, 0].
+__device__ __forceinline__ float centre(float lower_bound) {
+  return -floorf(-lower_bound * (0.5f * 1.4426950408889634f));
+}
+
+// kSlices: value columns of a block / 64, one consumer warpgroup each.
+template <int kSlices>
+struct Stage {
+  // [channel / 64][k -> kd, q -> qd, g -> ki][token], 64 channels of bf16 a row; 128-byte swizzle
+  alignas(1024) char x[2][3][kChunk][128];
+  alignas(
+      1024) char w[D][128];  // [channel][token place] tf32: ki once more, to update the state with; 128-byte swizzle
+  alignas(1024) char v[kSlices][kChunk][128];  // bf16; 128-byte swizzle
+  alignas(1024) char T[kChunk][128];           // [i][token place of j] tf32: (I + L)^-1 diag(b); 128-byte swizzle
+  alignas(1024) char M[kChunk][64];  // [i][j] bf16: q_i k_i, fp32, at the start of row i; then Mqk; 64-byte swizzle
+  float F[D];  // bits of decay of tokens 0..15; then, in the order of frame_place, what takes the state from the last
+               // chunk's frame to this one's
+  float tail[D];  // bits of decay of tokens 16..31
+};
+
+// What belongs to the roles alone.
+struct Scratch {
+  alignas(16) float L[2][kHalf][20];  // the diagonal blocks transposed, rows padded against bank conflicts
+  alignas(16) uint16_t L21[kHalf][kHalf], T11[2][kHalf][kHalf], T22[kHalf][kHalf];  // fp16; T11 of even and odd chunks
+};
+
+// Scalars of a chunk's tokens, of the normalised rows k and scale q (stage.cuh's frames).
+struct Scales {
+  float read_k[kChunk];   // 2^(c (i + 1)) / |k_i|
+  float read_q[kChunk];   // 2^(c (i + 1)) scale / |q_i|
+  float write_k[kChunk];  // 2^(c (31 - j)) / |k_j|
+};
+
+// Powers of two, in bf16, that bring k and q rows of extreme length to a length near 1 before anything is multiplied.
+struct Shrink {
+  uint16_t k[kChunk], q[kChunk];
+  int32_t needed[4];  // whether one of 16 k or 16 q is not 1
+};
+
+template <int kSlices>
+struct Shared {
+  Stage<kSlices> stages[kStages];
+  alignas(16) Scales scales[kStages];
+  Shrink shrink[kStages];
+  Scratch scratch;
+  ptx::Barrier raw[kStages];  // the copy engine's bytes have arrived
+  // Every lane arrives: compute-sanitizer's racecheck sees no order in a lane's arrival for its warp.
+  ptx::Barrier columns[kStages];  // kd, qd, ki, w, F, tail and the scales are written
+  ptx::Barrier full[kStages];     // T, M and the final F as well
+  ptx::Barrier empty[kStages];    // the consumers have left
+};
+
+// x, but not to be computed with before: keeps a loop's address arithmetic in the loop, where it costs less than the
+// registers, and far less than the spills, of what the compiler would otherwise take out of it.
+__device__ __forceinline__ int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
+// The warp's index in its warpgroup, in a form that the compiler knows to be the same for the whole warp.
+__device__ __forceinline__ int uniform_warp() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0) % 4;
+}
+
+// The 16-byte unit of a row of 128 bytes, swizzled.
+__device__ __forceinline__ int unit_128(int row, int unit) { return (unit ^ (row & 7)) * 16; }
+__device__ __forceinline__ int unit_64(int row, int unit) { return (unit ^ (row >> 1 & 3)) * 16; }
+
+// Where channel c's factor is in F: a lane's four of 16 channels (2t, 2t + 1, 2t + 8, 2t + 9) are neighbours.
+__device__ __forceinline__ constexpr int frame_place(int c) {
+  return c / 16 * 16 + c % 8 / 2 * 4 + c % 16 / 8 * 2 + c % 2;
+}
+
+// The tensor cores cut fp32 operands down to tf32; on average that takes 2^-11 / (2 ln 2) of a number, which the scales
+// give back, so that what is left has the size of a rounding error.
+inline constexpr float kUncut = 1.0f + 3.5222e-4f;
+
+// Where token j is in a row of tf32 values: inner index t of a step of 8 is token 2t, and t + 4 token 2t + 1, as an
+// accumulator holds them.
+__device__ __forceinline__ constexpr int token_place(int j) { return j / 8 * 8 + j % 2 * 4 + j % 8 / 2; }
+
+}  // namespace flashkda::cuda::sm90

@@ -1,0 +1,181 @@
+// The wrappers of sm_90a instructions against what the host computes. Compiled for sm_90a alone.
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/dtype.hpp"
+#include "cuda/device.hpp"
+#include "cuda/ptx/hopper.cuh"
+#include "cuda/ptx/mma_sync.cuh"
+#include "cuda/ptx/wgmma.cuh"
+
+namespace flashkda::test {
+namespace {
+
+using namespace flashkda::cuda;
+
+class CudaPtxSm90 : public OnGpu {
+ protected:
+  void SetUp() override {
+    OnGpu::SetUp();
+    if (IsSkipped()) return;
+    int major = 0;
+    EXPECT_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    if (major != 9) GTEST_SKIP() << "no CUDA device of compute capability 9.0";
+  }
+};
+
+// Small integers are exact in every format and sum, so that no wrong coordinate hides in a tolerance.
+std::vector<float> integers(size_t count, uint64_t seed) {
+  Random random(seed);
+  std::vector<float> values(count);
+  for (float& x : values) x = static_cast<float>(random.integer(-8, 8));
+  return values;
+}
+
+enum class Kind { kBf16FromRegisters, kBf16FromShared, kTf32N32, kTf32N128 };
+__host__ __device__ constexpr int columns_of(Kind kind) { return kind == Kind::kTf32N128 ? 128 : 32; }
+__host__ __device__ constexpr int inner_of(Kind kind) { return kind == Kind::kTf32N32 || kind == Kind::kTf32N128 ? 8 : 16; }
+
+// D [64 x N] = C + A B^T with A [64 x k] and B [N x k] in the 128-byte swizzle, k from byte 32 of a row on.
+template <Kind kKind>
+__global__ void run_wgmma(float* D, const float* A, const float* B) {
+  constexpr int N = columns_of(kKind), k = inner_of(kKind), kBytes = k == 8 ? 4 : 2;
+  __shared__ alignas(1024) char a_tile[64][128];
+  __shared__ alignas(1024) char b_tile[N][128];
+  const int thread = threadIdx.x, warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
+  const auto put = [&](char* row, int r, int j, float x) {
+    char* const at = row + (((2 + j * kBytes / 16) ^ (r & 7)) * 16 + j * kBytes % 16);
+    if constexpr (kBytes == 4) {
+      *reinterpret_cast<float*>(at) = x;
+    } else {
+      *reinterpret_cast<__nv_bfloat16*>(at) = __float2bfloat16_rn(x);
+    }
+  };
+  for (int i = thread; i < 64 * k; i += 128) put(a_tile[i / k], i / k, i % k, A[i]);
+  for (int i = thread; i < N * k; i += 128) put(b_tile[i / k], i / k, i % k, B[i]);
+  ptx::async_proxy_fence();
+  __syncthreads();
+  float d[N / 2];
+  const auto place = [&](int e) { return (warp * 16 + g + e % 4 / 2 * 8) * N + e / 4 * 8 + 2 * t + e % 2; };
+  for (int e = 0; e < N / 2; ++e) d[e] = D[place(e)];
+  const uint64_t b = ptx::advance(ptx::rows_of_128(ptx::shared_address(b_tile)), 32);
+  const auto at = [&](int row, int j) { return A[(warp * 16 + row) * k + j]; };
+  const auto pair = [&](int row, int j) {
+    const __nv_bfloat162 x = __floats2bfloat162_rn(at(row, j), at(row, j + 1));
+    return *reinterpret_cast<const uint32_t*>(&x);
+  };
+  ptx::wgmma_begin(d);
+  if constexpr (kKind == Kind::kBf16FromShared) {
+    ptx::wgmma_n32_bf16<true>(d, ptx::advance(ptx::rows_of_128(ptx::shared_address(a_tile)), 32), b);
+  } else if constexpr (kKind == Kind::kBf16FromRegisters) {
+    const uint32_t a[4] = {pair(g, 2 * t), pair(g + 8, 2 * t), pair(g, 2 * t + 8), pair(g + 8, 2 * t + 8)};
+    ptx::wgmma_n32_bf16<true>(d, a, b);
+  } else {
+    const uint32_t a[4] = {__float_as_uint(at(g, t)), __float_as_uint(at(g + 8, t)), __float_as_uint(at(g, t + 4)),
+                           __float_as_uint(at(g + 8, t + 4))};
+    if constexpr (kKind == Kind::kTf32N32) {
+      ptx::wgmma_n32_tf32<true>(d, a, b);
+    } else {
+      ptx::wgmma_n128_tf32<true>(d, a, b);
+    }
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>(d);
+  for (int e = 0; e < N / 2; ++e) D[place(e)] = d[e];
+}
+
+template <Kind kKind>
+void expect_product() {
+  constexpr size_t N = columns_of(kKind), k = inner_of(kKind);
+  const std::vector<float> A = integers(64 * k, 1), B = integers(N * k, 2), C = integers(64 * N, 3);
+  std::vector<float> D = C;
+  DeviceBuffer a(A.size() * 4), b(B.size() * 4), d(D.size() * 4);
+  a.upload(A.data());
+  b.upload(B.data());
+  d.upload(D.data());
+  run_wgmma<kKind><<<1, 128>>>(reinterpret_cast<float*>(d.data()), reinterpret_cast<float*>(a.data()),
+                               reinterpret_cast<float*>(b.data()));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  d.download(D.data());
+  for (size_t i = 0; i < 64; ++i) {
+    for (size_t n = 0; n < N; ++n) {
+      float expected = C[i * N + n];
+      for (size_t j = 0; j < k; ++j) expected += A[i * k + j] * B[n * k + j];
+      ASSERT_EQ(D[i * N + n], expected) << "row " << i << ", column " << n;
+    }
+  }
+}
+
+TEST_F(CudaPtxSm90, WgmmaOfBf16FromRegisters) { expect_product<Kind::kBf16FromRegisters>(); }
+TEST_F(CudaPtxSm90, WgmmaOfBf16FromShared) { expect_product<Kind::kBf16FromShared>(); }
+TEST_F(CudaPtxSm90, WgmmaOfTf32) { expect_product<Kind::kTf32N32>(); }
+TEST_F(CudaPtxSm90, WideWgmmaOfTf32) { expect_product<Kind::kTf32N128>(); }
+
+// fp32 operands count as their upper 19 bits: what kUncut of stage.cuh makes up for.
+__global__ void run_cut(float* x) {
+  __shared__ alignas(1024) char tile[32][128];
+  for (int i = threadIdx.x; i < 1024; i += 128) reinterpret_cast<float*>(tile)[i] = 0.0f;
+  __syncthreads();
+  if (threadIdx.x < 8)
+    *reinterpret_cast<float*>(tile[threadIdx.x] + (threadIdx.x / 4 ^ threadIdx.x) * 16 + threadIdx.x % 4 * 4) = 1.0f;
+  ptx::async_proxy_fence();
+  __syncthreads();
+  const int t = threadIdx.x % 4, row = threadIdx.x / 4 % 8 + threadIdx.x / 32 * 16;
+  const uint32_t a[4] = {__float_as_uint(x[row * 8 + t]), __float_as_uint(x[(row + 8) * 8 + t]),
+                         __float_as_uint(x[row * 8 + t + 4]), __float_as_uint(x[(row + 8) * 8 + t + 4])};
+  float d[16];
+  ptx::wgmma_begin(d);
+  ptx::wgmma_n32_tf32<false>(d, a, ptx::rows_of_128(ptx::shared_address(tile)));
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>(d);
+  for (int e = 0; e < 4; ++e) x[(row + e / 2 * 8) * 8 + 2 * t + e % 2] = d[e];
+}
+
+TEST_F(CudaPtxSm90, Tf32OperandsAreCut) {
+  Random random(4);
+  std::vector<float> x(64 * 8);
+  for (float& value : x) value = static_cast<float>(random.normal());
+  std::vector<float> cut = x;
+  for (float& value : cut) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    bits &= ~0x1fffu;
+    std::memcpy(&value, &bits, 4);
+  }
+  DeviceBuffer memory(x.size() * 4);
+  memory.upload(x.data());
+  run_cut<<<1, 128>>>(reinterpret_cast<float*>(memory.data()));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  memory.download(x.data());
+  EXPECT_EQ(x, cut);
+}
+
+__global__ void run_stmatrix(uint32_t* out, const uint32_t* in) {
+  __shared__ alignas(16) uint16_t tile[4][8][8];
+  const uint32_t r[4] = {in[threadIdx.x * 4], in[threadIdx.x * 4 + 1], in[threadIdx.x * 4 + 2],
+                         in[threadIdx.x * 4 + 3]};
+  const uint32_t address = ptx::shared_address(&tile[threadIdx.x / 8][threadIdx.x % 8][0]);
+  ptx::stmatrix_x4(address, r);
+  __syncwarp();
+  uint32_t back[4];
+  ptx::ldmatrix_x4(back, address);
+  for (int i = 0; i < 4; ++i) out[threadIdx.x * 4 + i] = back[i];
+}
+
+TEST_F(CudaPtxSm90, StmatrixIsWhatLdmatrixReads) {
+  std::vector<uint32_t> in(128), out(128);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint32_t>(7919 * i + 13);
+  DeviceBuffer from(512), to(512);
+  from.upload(in.data());
+  run_stmatrix<<<1, 32>>>(reinterpret_cast<uint32_t*>(to.data()), reinterpret_cast<const uint32_t*>(from.data()));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  to.download(out.data());
+  EXPECT_EQ(out, in);
+}
+
+}  // namespace
+}  // namespace flashkda::test
