@@ -19,12 +19,25 @@ LAYERS = {
     "src/reference": (["flashkda/", "core/"], []),
     "src/cpu": (["flashkda/", "core/"], ["hwy/", "immintrin.h"]),
     "src/cuda": (["flashkda/", "core/", "cuda/"], ["cuda_runtime_api.h", "cub/"]),  # host side and planning
-    "src/cuda/ptx": ([], ["cuda_bf16.h", "cuda_fp16.h"]),
+    "src/cuda/ptx": ([], ["cuda.h", "cuda/ptx", "cuda_bf16.h", "cuda_fp16.h"]),
     "src/cuda/tile": (["cuda/ptx/"], ["cuda_bf16.h", "cuda_fp16.h"]),
     "src/cuda/block": (["flashkda/", "cuda/tile/", "cuda/ptx/"], ["cuda_bf16.h", "cuda_fp16.h"]),
     "src/cuda/sm80": (
         ["flashkda/", "cuda/params.cuh", "cuda/error.hpp", "cuda/block/", "cuda/tile/", "cuda/ptx/"],
         ["cuda_bf16.h", "cuda_fp16.h", "cuda_runtime_api.h"],
+    ),
+    "src/cuda/sm90": (
+        [
+            "flashkda/",
+            "core/dtype.hpp",
+            "cuda/params.cuh",
+            "cuda/error.hpp",
+            "cuda/sm80/recur.cuh",
+            "cuda/block/",
+            "cuda/tile/",
+            "cuda/ptx/",
+        ],
+        ["cuda.h", "cuda_bf16.h", "cuda_fp16.h", "cuda_runtime_api.h"],
     ),
     "src/api": (["flashkda/", "core/", "reference/", "cpu/"], []),
     "src/io": ([], ["nlohmann/"]),

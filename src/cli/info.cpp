@@ -37,12 +37,12 @@ int print_info() {
   for (int32_t i = 0; i < fkda_implementation_count(); ++i) {
     fkda_implementation implementation;
     checks::require_ok(fkda_implementation_info(i, &implementation));
-    const std::string name = format("%-10s", implementation.name);
+    const std::string name = format("%-13s", implementation.name);
     std::printf(
         "\n%s %s, on %s tensors%s%s\n", bold(terminal, name).c_str(),
         implementation.available ? green(terminal, "available").c_str() : red(terminal, "not available").c_str(),
         device_name(implementation.device_type), *implementation.detail ? ": " : "", implementation.detail);
-    print_wrapped(implementation.features, "           ", 80);
+    print_wrapped(implementation.features, "              ", 80);
   }
   return 0;
 }

@@ -26,9 +26,9 @@ constexpr FeatureSet with(FeatureSet set, std::initializer_list<Feature> more) {
 
 #ifdef FLASHKDA_WITH_CUDA
 constexpr FeatureSet kCudaOptions = {
-    Feature::kGateBounded, Feature::kGateSoftplus, Feature::kGateLog,      Feature::kRawQK,  Feature::kBetaForms,
-    Feature::kBF16,        Feature::kFP16,         Feature::kGVA,          Feature::kPacked, Feature::kPool,
-    Feature::kCheckpoints, Feature::kIntermediate, Feature::kDim128,       Feature::kDim64};
+    Feature::kGateBounded, Feature::kGateSoftplus, Feature::kGateLog, Feature::kRawQK,  Feature::kBetaForms,
+    Feature::kBF16,        Feature::kFP16,         Feature::kGVA,     Feature::kPacked, Feature::kPool,
+    Feature::kCheckpoints, Feature::kIntermediate, Feature::kDim128,  Feature::kDim64};
 #endif
 
 constexpr Implementation kImplementations[] = {
@@ -54,6 +54,17 @@ constexpr Implementation kImplementations[] = {
         .check = cuda::check_problem,
         .workspace_size = cuda::workspace_size,
         .forward = cuda::forward,
+    },
+    {
+        .name = "cuda_fused",
+        .device_type = FKDA_CUDA,
+        .automatic = false,
+        .features = kCudaOptions,
+        .available = cuda::available,
+        .detail = cuda::detail_fused,
+        .check = cuda::check_problem,
+        .workspace_size = cuda::workspace_size_fused,
+        .forward = cuda::forward_fused,
     },
     {
         .name = "cuda_portable",

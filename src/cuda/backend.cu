@@ -229,7 +229,8 @@ bool available() {
   return false;
 }
 
-const char* detail() { return "sm_80 and later; one fused kernel on sm_90"; }
+const char* detail() { return "sm_80 and later; sm_90: the faster of cuda_fused and cuda_portable"; }
+const char* detail_fused() { return "one fused kernel on sm_90 where it fits, else as cuda_portable"; }
 const char* detail_portable() { return "two kernels on mma.sync, sm_80 and later"; }
 
 void check_problem(const Problem& p) {
@@ -265,6 +266,8 @@ void check_problem(const Problem& p) {
   check_blocks(p.N * p.HV * (p.V / sm80::recur_columns(1)), "the recurrence kernel");
 }
 
+namespace {
+
 bool fused_fits(const Problem& p) {
 #ifdef FLASHKDA_WITH_SM90
   if (p.K != sm90::D || p.V != sm90::D || p.gate != FKDA_GATE_BOUNDED || !p.qk_l2norm) return false;
@@ -283,14 +286,23 @@ bool fused_fits(const Problem& p) {
 #endif
 }
 
-size_t workspace_size_portable(const Problem& p) { return static_cast<size_t>(Workspace(p, false).bytes); }
-size_t workspace_size(const Problem& p) { return static_cast<size_t>(Workspace(p, fused_fits(p)).bytes); }
+// Few heads leave the fused kernel's blocks alone on their SMs, waiting for each other's roles; the portable path then
+// spreads chunks over the whole machine first (docs/kernels/sm90a.md has the numbers).
+constexpr int64_t kFewHeads = 50;
 
-void forward_portable(const Problem& p, void* workspace, void* stream_pointer) {
+bool fused_pays(const Problem& p) { return p.N * p.HV >= kFewHeads && fused_fits(p); }
+
+void forward_on(const Problem& p, bool fused, void* workspace, void* stream_pointer) {
   if (p.N == 0) return;
   const DeviceGuard guard(p.q.device_index);
   auto* const stream = static_cast<cudaStream_t>(stream_pointer);
   if (debugging()) check_device_values(p, stream);
+#ifdef FLASHKDA_WITH_SM90
+  if (fused) {
+    launch_fused(p, static_cast<char*>(workspace), stream);
+    return;
+  }
+#endif
   if (p.K == 128) {
     launch_portable<128>(p, static_cast<char*>(workspace), stream);
   } else {
@@ -298,16 +310,16 @@ void forward_portable(const Problem& p, void* workspace, void* stream_pointer) {
   }
 }
 
-void forward(const Problem& p, void* workspace, void* stream) {
-#ifdef FLASHKDA_WITH_SM90
-  if (p.N > 0 && fused_fits(p)) {
-    const DeviceGuard guard(p.q.device_index);
-    if (debugging()) check_device_values(p, static_cast<cudaStream_t>(stream));
-    launch_fused(p, static_cast<char*>(workspace), static_cast<cudaStream_t>(stream));
-    return;
-  }
-#endif
-  forward_portable(p, workspace, stream);
-}
+size_t bytes_on(const Problem& p, bool fused) { return static_cast<size_t>(Workspace(p, fused).bytes); }
+
+}  // namespace
+
+size_t workspace_size(const Problem& p) { return bytes_on(p, fused_pays(p)); }
+size_t workspace_size_fused(const Problem& p) { return bytes_on(p, fused_fits(p)); }
+size_t workspace_size_portable(const Problem& p) { return bytes_on(p, false); }
+
+void forward(const Problem& p, void* workspace, void* stream) { forward_on(p, fused_pays(p), workspace, stream); }
+void forward_fused(const Problem& p, void* workspace, void* stream) { forward_on(p, fused_fits(p), workspace, stream); }
+void forward_portable(const Problem& p, void* workspace, void* stream) { forward_on(p, false, workspace, stream); }
 
 }  // namespace flashkda::cuda

@@ -1,4 +1,5 @@
 // Every option and every way a tensor may lie in memory. RowNN is the row of docs/cases.md.
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -93,8 +94,10 @@ TEST_F(CudaOptions, Row44_ValueHeadsShareKeyHeadsByDivision) {
 }
 
 TEST_F(CudaOptions, HowValueColumnsAreSplitChangesNoBits) {  // few heads alone against the same heads among many
-  const Case many({.B = 48, .T = 37, .H = 4, .initial_state = FKDA_FLOAT32, .seed = 76});
-  for (const Want& want : {kFp32, Want{}}) {  // the portable kernels; the fused one, with one or two slices a block
+  Case many({.B = 48, .T = 37, .H = 4, .initial_state = FKDA_FLOAT32, .seed = 76});
+  for (const char* backend : {"cuda_portable", "cuda_fused"}) {  // one or two tiles a warp, one or two slices a block
+    const Want want = std::strcmp(backend, "cuda_fused") == 0 ? Want{} : kFp32;
+    many.options.backend = backend;
     const Outputs together = run_on_gpu(many, want);
     for (const int64_t n : {0, 17, 47}) {
       const Outputs alone = run_on_gpu(many.sequence(n), want);

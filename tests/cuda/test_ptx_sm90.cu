@@ -38,7 +38,9 @@ std::vector<float> integers(size_t count, uint64_t seed) {
 
 enum class Kind { kBf16FromRegisters, kBf16FromShared, kTf32N32, kTf32N128 };
 __host__ __device__ constexpr int columns_of(Kind kind) { return kind == Kind::kTf32N128 ? 128 : 32; }
-__host__ __device__ constexpr int inner_of(Kind kind) { return kind == Kind::kTf32N32 || kind == Kind::kTf32N128 ? 8 : 16; }
+__host__ __device__ constexpr int inner_of(Kind kind) {
+  return kind == Kind::kTf32N32 || kind == Kind::kTf32N128 ? 8 : 16;
+}
 
 // D [64 x N] = C + A B^T with A [64 x k] and B [N x k] in the 128-byte swizzle, k from byte 32 of a row on.
 template <Kind kKind>

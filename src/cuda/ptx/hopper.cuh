@@ -61,4 +61,24 @@ __device__ __forceinline__ void set_registers() {
   if constexpr (kTo > kFrom) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kTo));
 }
 
+// Shared memory by its address, so that eight rows' swizzled addresses stay in registers as 32 bits.
+__device__ __forceinline__ uint32_t load_shared(uint32_t address) {
+  uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address));
+  return x;
+}
+__device__ __forceinline__ void store_shared(uint32_t address, uint32_t x) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+
+// x, but not to be computed with before: keeps a loop's address arithmetic in the loop, where it costs less than the
+// registers, and far less than the spills, of what the compiler would otherwise take out of it.
+__device__ __forceinline__ int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 }  // namespace flashkda::cuda::ptx

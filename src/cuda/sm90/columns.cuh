@@ -4,7 +4,6 @@
 #include "cuda/block/convert.cuh"
 #include "cuda/block/gate.cuh"
 #include "cuda/ptx/mma_sync.cuh"
-#include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/load.cuh"
 #include "cuda/sm90/params.cuh"
 #include "cuda/sm90/stage.cuh"
@@ -12,58 +11,43 @@
 
 namespace flashkda::cuda::sm90 {
 
-__device__ __forceinline__ uint32_t load_shared(uint32_t address) {
-  uint32_t x;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(address));
-  return x;
-}
-__device__ __forceinline__ void store_shared(uint32_t address, uint32_t x) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
-}
-__device__ __forceinline__ void store_shared(uint32_t address, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
-  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
-}
-
 // Rows longer than 128 are shrunk: the products of shorter ones, with up to 31 |c| bits that are yet to be taken off,
 // stay below 2^127. This is the square.
 inline constexpr float kLongSquare = 0x1p14f;
 
-// The scales of a chunk from its raw rows, by the warpgroup: warps 0 and 1 take the tokens 0-15 and 16-31 of k, warps 2
-// and 3 those of q. Squared lengths are diagonals of [k; q] [k; q]^T. So are the products q_i k_i, which no decay
-// touches: rows of Mqk may consist of that entry alone, and a sum of rounded terms would be wrong where it is small by
-// cancellation.
+// The scales of 16 raw rows of k (which = 0) or q (1), by one warp: squared lengths are the diagonal of X X^T.
+// constant: 1 or scale. With q come the products q_i k_i, which no decay touches: rows of Mqk may consist of that entry
+// alone, and a sum of rounded terms would be wrong where it is small by cancellation.
 template <int kSlices>
-__device__ __forceinline__ void measure(Stage<kSlices>& stage, Scales& scales, Shrink& shrink, float scale, float c,
-                                        int warp, int lane) {
-  float by_k[16], by_q[16];  // [k; q] k^T, [k; q] q^T
-  const uint64_t rows = ptx::rows_of_128(ptx::shared_address(&stage.x[0][0][0][0]));
-  const uint64_t q_rows = ptx::advance(rows, sizeof(stage.x[0][0]));
-  ptx::wgmma_begin(by_k, by_q);
-  static_for<D / 16>([&](auto i) {
-    const uint32_t at = i / 4 * sizeof(stage.x[0]) + i % 4 * 32;
-    ptx::wgmma_n32_bf16<(i > 0)>(by_k, ptx::advance(rows, at), ptx::advance(rows, at));
-    ptx::wgmma_n32_bf16<(i > 0)>(by_q, ptx::advance(rows, at), ptx::advance(q_rows, at));
-  });
-  ptx::wgmma_commit();
-  ptx::wgmma_wait<0>(by_k, by_q);
-  // The lane has rows g and g + 8 of the warp's 16; entry (i, i) is its own if g / 2 is lane % 4.
-  const int which = warp / 2, first = warp % 2 * kHalf, g = lane / 4;
-  const bool owner = lane % 4 == g / 2;
+__device__ __forceinline__ void measure(Stage<kSlices>& stage, Scales& scales, Shrink& shrink, int which, int half,
+                                        float constant, float c, int lane) {
+  float square[2][4] = {}, product[2][4] = {};  // [octet]: 16 rows x tokens 8 octet .., of X X^T and X K^T
+  const int row = half * kHalf + lane % 16;
+  const uint32_t x = ptx::shared_address(&stage.x[0][which][row][0]), k = ptx::shared_address(&stage.x[0][0][row][0]);
+#pragma unroll
+  for (int i = 0; i < D / 16; ++i) {
+    const int at = i / 4 * static_cast<int>(sizeof(stage.x[0])) + unit_128(row, i % 4 * 2 + lane / 16);
+    uint32_t a[4], b[4];
+    ptx::ldmatrix_x4(a, x + at);
+    ptx::ldmatrix_x4(b, k + at);
+    // A's fragments are B's of the same rows: tokens 0-7 in 0 and 2, tokens 8-15 in 1 and 3.
+    ptx::mma_m16n8k16_bf16(square[0], a, a[0], a[2]);
+    ptx::mma_m16n8k16_bf16(square[1], a, a[1], a[3]);
+    ptx::mma_m16n8k16_bf16(product[0], a, b[0], b[2]);
+    ptx::mma_m16n8k16_bf16(product[1], a, b[1], b[3]);
+  }
+  // Entry (r, r) is in lane 4 (r % 8) + r % 8 / 2, element r % 2 (+ 2 in the second octet).
+  const int r = lane / 4;
+  const bool owner = lane % 4 == r / 2;
   bool any = false;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const auto diagonal = [&](const float(&d)[16]) {
-      const int at = 6 * half;  // octet half, rows g + 8 half
-      const float even = warp % 2 == 0 ? d[at] : d[8 + at], odd = warp % 2 == 0 ? d[at + 1] : d[8 + at + 1];
-      return g % 2 == 0 ? even : odd;
-    };
-    const int token = first + g + 8 * half;
-    const float product = diagonal(by_k), s = which == 0 ? product : diagonal(by_q);
+  for (int octet = 0; octet < 2; ++octet) {
+    const int token = half * kHalf + octet * 8 + r;
+    const float s = r % 2 ? square[octet][2 * octet + 1] : square[octet][2 * octet];
     const bool too_long = s > kLongSquare;
     // A power of two that brings the row near 1, by halving the exponent of its square.
     const float factor = too_long ? __uint_as_float((380u - (__float_as_uint(s) >> 23)) / 2 << 23) : 1.0f;
-    const float norm =
-        (which == 0 ? 1.0f : scale) * rsqrtf(fminf(s * factor * factor, 3.4028235e38f) + (too_long ? 0.0f : 1e-6f));
+    const float norm = constant * rsqrtf(fminf(s * factor * factor, 3.4028235e38f) + (too_long ? 0.0f : 1e-6f));
     any = any || (owner && too_long);
     if (owner) {
       const float read = norm * ptx::exp2_approx(c * static_cast<float>(token + 1));
@@ -75,12 +59,13 @@ __device__ __forceinline__ void measure(Stage<kSlices>& stage, Scales& scales, S
       } else {
         shrink.q[token] = narrow;
         scales.read_q[token] = read;
-        *reinterpret_cast<float*>(&stage.M[token][unit_64(token, 0)]) = product;
+        *reinterpret_cast<float*>(&stage.M[token][unit_64(token, 0)]) =
+            r % 2 ? product[octet][2 * octet + 1] : product[octet][2 * octet];
       }
     }
   }
   any = __any_sync(0xffffffffu, any);
-  if (lane == 0) shrink.needed[warp] = any;
+  if (lane == 0) shrink.needed[2 * which + half] = any;
 }
 
 // fp32 to where the tensor cores' cut to tf32 rounds it, ties away from zero. Of a number: what is NaN in w is so in
@@ -121,9 +106,9 @@ __device__ __forceinline__ void column_pass(Stage<kSlices>& stage, const Shrink&
     uint32_t k[8], q[8], g[8];
 #pragma unroll
     for (int s = 0; s < 8; ++s) {
-      g[s] = load_shared(at[s] + kG);
-      k[s] = load_shared(at[s]);
-      q[s] = load_shared(at[s] + kQ);
+      g[s] = ptx::load_shared(at[s] + kG);
+      k[s] = ptx::load_shared(at[s]);
+      q[s] = ptx::load_shared(at[s] + kQ);
     }
     float2 wide[8];
 #pragma unroll
@@ -145,9 +130,9 @@ __device__ __forceinline__ void column_pass(Stage<kSlices>& stage, const Shrink&
       const float2 key = unpack_bf16(k[s]);
       wide[s] = make_float2(key.x * growth.x, key.y * growth.y);
       // What the state reads with is rounded once; of q no error lasts.
-      store_shared(at[s], pack_bf16(key.x * decay.x, key.y * decay.y));
-      store_shared(at[s] + kQ, multiply_bf16(q[s], pack_bf16(decay.x, decay.y)));
-      store_shared(at[s] + kG, pack_bf16(wide[s].x, wide[s].y));
+      ptx::store_shared(at[s], pack_bf16(key.x * decay.x, key.y * decay.y));
+      ptx::store_shared(at[s] + kQ, multiply_bf16(q[s], pack_bf16(decay.x, decay.y)));
+      ptx::store_shared(at[s] + kG, pack_bf16(wide[s].x, wide[s].y));
     }
     // Eight tokens of two channels: two 16-byte units a channel, of the even tokens and of the odd ones. Half of the
     // lanes take the odd ones first, so that eight neighbours write to different banks.
@@ -166,8 +151,8 @@ __device__ __forceinline__ void column_pass(Stage<kSlices>& stage, const Shrink&
         other[i] = turn ? even : odd;
       }
       const uint32_t row = w + e * 128;
-      store_shared(row + unit_128(channel + e, unit + turn), first[0], first[1], first[2], first[3]);
-      store_shared(row + unit_128(channel + e, unit + 1 - turn), other[0], other[1], other[2], other[3]);
+      ptx::store_shared(row + unit_128(channel + e, unit + turn), first[0], first[1], first[2], first[3]);
+      ptx::store_shared(row + unit_128(channel + e, unit + 1 - turn), other[0], other[1], other[2], other[3]);
     }
 #pragma unroll
     for (int s = 0; s < 8; ++s) at[s] += direction * 8 * 128;
@@ -203,7 +188,8 @@ __device__ __forceinline__ void run_columns(Shared<kSlices>& shared, const Fused
     __syncwarp();
     ptx::barrier_wait(shared.raw[c % kStages], c / kStages & 1);
     Shrink& shrink = shared.shrink[c % kStages];
-    measure(stage, shared.scales[c % kStages], shrink, p.scale, columns.c, warp, lane);
+    measure(stage, shared.scales[c % kStages], shrink, warp % 2, warp / 2, warp % 2 == 0 ? 1.0f : p.scale, columns.c,
+            lane);
     ptx::named_barrier<1, 128>();  // the raw rows have been read and may be overwritten
     if (rows == kChunk && (shrink.needed[0] | shrink.needed[1] | shrink.needed[2] | shrink.needed[3]) == 0) {
       column_pass<true>(stage, shrink, columns, block, forward, rows, lane);

@@ -43,7 +43,7 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
   __nv_bfloat16* const out = static_cast<__nv_bfloat16*>(const_cast<void*>(p.out.data)) + item.batch * p.out.batch +
                              (item.begin + lane / 4) * p.out.token + item.hv * p.out.head + v0 + 2 * (lane % 4);
   for (int c = 0; c < item.chunks; ++c) {
-    const int s = c % kStages, lane = opaque(threadIdx.x % 32), t = lane % 4;
+    const int s = c % kStages, lane = ptx::opaque(threadIdx.x % 32), t = lane % 4;
     const Stage<kSlices>& stage = shared.stages[s];
     const Scales& scales = shared.scales[s];
     const int rows =

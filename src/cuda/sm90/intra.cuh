@@ -101,7 +101,7 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
   float2 tail = make_float2(kHalf * centred, kHalf * centred);
   for (int c = 0; c < item.chunks; ++c) {
     Stage<kSlices>& stage = shared.stages[c % kStages];
-    const int lane = opaque(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+    const int lane = ptx::opaque(threadIdx.x % 32), g = lane / 4, t = lane % 4;
     // Lane l holds b of token l; rows that are not there have 0.
     const int64_t token = static_cast<int64_t>(c) * kChunk + lane;
     const float b = token < item.length ? activate_beta(next_beta, p.beta_activation) : 0.0f;

@@ -42,8 +42,8 @@ template <int kSlices>
 struct Stage {
   // [channel / 64][k -> kd, q -> qd, g -> ki][token], 64 channels of bf16 a row; 128-byte swizzle
   alignas(1024) char x[2][3][kChunk][128];
-  alignas(
-      1024) char w[D][128];  // [channel][token place] tf32: ki once more, to update the state with; 128-byte swizzle
+  // [channel][token place] tf32: ki once more, to update the state with; 128-byte swizzle
+  alignas(1024) char w[D][128];
   alignas(1024) char v[kSlices][kChunk][128];  // bf16; 128-byte swizzle
   alignas(1024) char T[kChunk][128];           // [i][token place of j] tf32: (I + L)^-1 diag(b); 128-byte swizzle
   alignas(1024) char M[kChunk][64];  // [i][j] bf16: q_i k_i, fp32, at the start of row i; then Mqk; 64-byte swizzle
@@ -83,13 +83,6 @@ struct Shared {
   ptx::Barrier full[kStages];     // T, M and the final F as well
   ptx::Barrier empty[kStages];    // the consumers have left
 };
-
-// x, but not to be computed with before: keeps a loop's address arithmetic in the loop, where it costs less than the
-// registers, and far less than the spills, of what the compiler would otherwise take out of it.
-__device__ __forceinline__ int opaque(int x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
 
 // The warp's index in its warpgroup, in a form that the compiler knows to be the same for the whole warp.
 __device__ __forceinline__ int uniform_warp() {
