@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Runs every GPU test on this machine and records the counts in docs/gpu/verified.json.
 
-    tools/gpu_test.py BUILD [--jobs N] [--record docs/gpu/verified.json] [--logs DIR]
+    tools/gpu_test.py BUILD [--direct] [--jobs N] [--record docs/gpu/verified.json] [--logs DIR]
 
-  ctest -L gpu                C++ tests of BUILD, a build folder with FLASHKDA_CUDA=ON
+  ctest -L gpu                C++ tests of BUILD, a build folder with FLASHKDA_CUDA=ON. --direct: the test program
+                              itself instead, once for each backend name, side by side (no ctest needed, a minute)
   pytest -m gpu               Python tests, where torch and the package flash_kda can be imported
   compute-sanitizer           memcheck, racecheck, synccheck and initcheck over the tests CudaSanitizer.*
 
@@ -51,6 +52,18 @@ def run_ctest(build, jobs, logs):
     return junit_counts(results) if results.exists() else total() | {"failed": 1}
 
 
+def run_direct(program, logs):
+    """The test program as it comes and on either path alone."""
+    runs = []
+    for path in ("", "cuda_fused", "cuda_portable"):
+        results = logs / f"test_cuda_{path or 'default'}.xml"
+        environment = os.environ | ({"FLASH_KDA_BACKEND": path} if path else {})
+        runs.append((results, subprocess.Popen([program, f"--gtest_output=xml:{results}"], env=environment)))
+    for _, process in runs:
+        process.wait()
+    return total(*(junit_counts(results) if results.exists() else total() | {"failed": 1} for results, _ in runs))
+
+
 def run_pytest(logs):
     missing = [name for name in ("torch", "pytest", "flash_kda") if importlib.util.find_spec(name) is None]
     if missing:
@@ -87,6 +100,7 @@ def cuda_version():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, metavar="BUILD")
+    parser.add_argument("--direct", action="store_true", help="without ctest")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--record", type=Path, default=ROOT / "docs/gpu/verified.json")
     parser.add_argument("--logs", type=Path, help="keep the logs there")
@@ -95,7 +109,10 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         logs = (arguments.logs or Path(scratch)).resolve()
         logs.mkdir(parents=True, exist_ok=True)
-        cpp = run_ctest(build, arguments.jobs, logs)
+        if arguments.direct:
+            cpp = run_direct(build / "tests/cuda/test_cuda", logs)
+        else:
+            cpp = run_ctest(build, arguments.jobs, logs)
         if cpp["passed"] == 0:
             sys.exit("no C++ test ran: nothing is recorded")
         tests = total(cpp, run_pytest(logs), run_sanitizers(build, logs))

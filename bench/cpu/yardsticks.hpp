@@ -20,7 +20,8 @@ struct PlainHead {
   float* out;                          // [T,V]
 };
 
-// The recurrence of spec section 1 written row by row, as a compiler vectorises it: the baseline of the speed table.
+// The recurrence (docs/algorithm.md, section 1) row by row, as a compiler vectorises it: the baseline of the speed
+// table.
 void plain_recurrence(const PlainHead& head);
 void plain_recurrence(const std::vector<PlainHead>& heads, int threads);
 

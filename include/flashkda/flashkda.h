@@ -135,7 +135,8 @@ typedef struct fkda_problem {
   int32_t state_layout;       /* fkda_state_layout */
   int32_t intermediate_every; /* tokens, a positive multiple of 16 */
   int32_t batch_invariant;    /* 1: a sequence has the same bits alone, in any batch, or resumed at a multiple of 64
-                                 tokens from an fp32 state. The CPU backends always grant it. */
+                                 tokens from an fp32 state. The CPU backends always grant it, "cuda" then
+                                 keeps to its portable path. */
   int32_t num_threads;        /* CPU: worker threads, 0 = all cores this process may run on */
   const char* backend;        /* NULL or "auto": FLASH_KDA_BACKEND if set, else the first that fits; or a name of
                                  fkda_implementation_info */

@@ -55,7 +55,7 @@ HWY_INLINE void activate_beta(float* HWY_RESTRICT b, int64_t n, int32_t activati
   for (int64_t i = 0; i < n; i += kN) hn::Store(hn::Mul(factor, sigmoid(hn::Load(kD, b + i))), kD, b + i);
 }
 
-// The gate of one value head: g + dt_bias in, the log decay a of spec section 1 out.
+// The gate of one value head: g + dt_bias in, the log decay a (docs/algorithm.md, section 2) out.
 struct Gate {
   int32_t kind;
   float lower_bound;

@@ -1,5 +1,5 @@
-// The recurrence of spec section 1 token by token, on the fp32 state in the caller's order: decode steps and short
-// tails. Compiled once per instruction set.
+// The recurrence (docs/algorithm.md, section 1) token by token, on the fp32 state in the caller's order: decode steps
+// and short tails. Compiled once per instruction set.
 #if defined(FLASHKDA_CPU_TOKEN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FLASHKDA_CPU_TOKEN_INL_H_
 #undef FLASHKDA_CPU_TOKEN_INL_H_

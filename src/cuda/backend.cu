@@ -286,11 +286,14 @@ bool fused_fits(const Problem& p) {
 #endif
 }
 
-// Few heads leave the fused kernel's blocks alone on their SMs, waiting for each other's roles; the portable path then
-// spreads chunks over the whole machine first (docs/kernels/sm90a.md has the numbers).
+// Where the fused kernel is the faster one, by the measurements in docs/kernels/sm90a.md: few heads leave most SMs
+// without a block, and a short sequence ends before the roles of its block have filled their pipeline.
 constexpr int64_t kFewHeads = 50;
+constexpr int64_t kShortSequence = 64;  // tokens, on average
 
-bool fused_pays(const Problem& p) { return p.N * p.HV >= kFewHeads && fused_fits(p); }
+bool fused_pays(const Problem& p) {
+  return p.N * p.HV >= kFewHeads && p.B * p.T >= p.N * kShortSequence && fused_fits(p);
+}
 
 void forward_on(const Problem& p, bool fused, void* workspace, void* stream_pointer) {
   if (p.N == 0) return;

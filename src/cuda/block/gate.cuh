@@ -1,4 +1,4 @@
-// The gates of spec section 1 in log2 units (bits), full range, never NaN for finite input.
+// The gates of docs/algorithm.md, section 2, in log2 units (bits), full range, never NaN for finite input.
 #pragma once
 
 #include "cuda/ptx/special.cuh"

@@ -30,8 +30,13 @@ using Encode = decltype(&cuTensorMapEncodeTiled);
 Encode find_encode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
   check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
         "cudaGetDriverEntryPointByVersion");
+#else
+  check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found),
+        "cudaGetDriverEntryPoint");
+#endif
   if (found != cudaDriverEntryPointSuccess || function == nullptr) {
     throw_error(FKDA_DEVICE_ERROR, "cuda: the driver has no cuTensorMapEncodeTiled");
   }
