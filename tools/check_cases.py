@@ -5,7 +5,8 @@
 
 Every pattern of the table must match a test of ctest, every tests/python/FILE::NAME must be defined there, every test
 that carries a row's number must be matched by that row, and every row must have a test or say where else it is held.
-Patterns of suites named Cuda... are held only against a build with CUDA, the others lack these tests.
+Patterns of suites named Cuda... are held only against a build with CUDA, the others lack these tests. What is run once
+more on another path counts under its plain name.
 """
 
 import re
@@ -30,7 +31,7 @@ def read_table(text):
 
 def ctest_names(build):
     listing = subprocess.run(["ctest", "-N", "--test-dir", build], capture_output=True, text=True, check=True).stdout
-    return re.findall(r"^ *Test +#\d+: (.+?)(?: \(Disabled\))?$", listing, re.MULTILINE)
+    return re.findall(r"^ *Test +#\d+: (?:fused\.|portable\.)?(.+?)(?: \(Disabled\))?$", listing, re.MULTILINE)
 
 
 def is_defined(pytest_name, root):
