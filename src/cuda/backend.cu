@@ -295,7 +295,7 @@ bool fused_pays(const Problem& p) {
   return p.N * p.HV >= kFewHeads && p.B * p.T >= p.N * kShortSequence && fused_fits(p);
 }
 
-void forward_on(const Problem& p, bool fused, void* workspace, void* stream_pointer) {
+void forward_on(const Problem& p, [[maybe_unused]] bool fused, void* workspace, void* stream_pointer) {
   if (p.N == 0) return;
   const DeviceGuard guard(p.q.device_index);
   auto* const stream = static_cast<cudaStream_t>(stream_pointer);
