@@ -23,7 +23,15 @@ LAYERS = {
     "src/cuda/tile": (["cuda/ptx/"], ["cuda_bf16.h", "cuda_fp16.h"]),
     "src/cuda/block": (["flashkda/", "cuda/tile/", "cuda/ptx/"], ["cuda_bf16.h", "cuda_fp16.h"]),
     "src/cuda/sm80": (
-        ["flashkda/", "cuda/params.cuh", "cuda/error.hpp", "cuda/block/", "cuda/tile/", "cuda/ptx/"],
+        [
+            "flashkda/",
+            "cuda/params.cuh",
+            "cuda/error.hpp",
+            "cuda/shared_memory.hpp",
+            "cuda/block/",
+            "cuda/tile/",
+            "cuda/ptx/",
+        ],
         ["cuda_bf16.h", "cuda_fp16.h", "cuda_runtime_api.h"],
     ),
     "src/cuda/sm90": (
@@ -32,6 +40,7 @@ LAYERS = {
             "core/dtype.hpp",
             "cuda/params.cuh",
             "cuda/error.hpp",
+            "cuda/shared_memory.hpp",
             "cuda/sm80/recur.cuh",
             "cuda/block/",
             "cuda/tile/",

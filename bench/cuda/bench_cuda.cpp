@@ -297,6 +297,9 @@ double copy_bandwidth(Timer& timer, bench::Arena& arena, int repeats) {
   return 2.0 * static_cast<double>(kBytes) / (summary(ms).median * 1e-3);
 }
 
+// The kernels of either path whose time alone is worth knowing, by a part of their names.
+constexpr const char* kKernels[] = {"prepare", "recur", "fused"};
+
 // Calls one after the other over the input sets, `rounds` times, as a graph.
 class CallGraph {
  public:
@@ -313,7 +316,7 @@ class CallGraph {
   CallGraph& operator=(const CallGraph&) = delete;
   cudaGraph_t graph() const { return graph_; }
 
-  // The kernels alone: a graph of only those nodes whose kernel's name contains `name`, in a row.
+  // The kernels alone: a graph of only those nodes whose kernel's name contains `name`, in a row. Null: there is none.
   cudaGraph_t only(const std::string& name) const {
     size_t count = 0;
     check(cudaGraphGetNodes(graph_, nullptr, &count), "cudaGraphGetNodes");
@@ -333,7 +336,9 @@ class CallGraph {
             "cudaGraphAddKernelNode");
       last = added;
     }
-    return result;
+    if (last != nullptr) return result;
+    check(cudaGraphDestroy(result), "cudaGraphDestroy");
+    return nullptr;
   }
 
  private:
@@ -415,8 +420,9 @@ nlohmann::ordered_json measure(const Setting& setting, Inputs& inputs, bench::Ar
                                 {"floor_fraction", floor_ms / times.median},
                                 {"workspace_bytes", workspace_bytes}};
   if (split) {
-    for (const char* kernel : {"prepare", "recur"}) {
+    for (const char* kernel : kKernels) {
       cudaGraph_t graph = calls.only(kernel);
+      if (graph == nullptr) continue;  // the other path's
       row[std::string(kernel) + "_ms"] = timer.replay(graph, count, repeats).median;
       check(cudaGraphDestroy(graph), "cudaGraphDestroy");
     }
@@ -488,7 +494,10 @@ int main(int argc, char** argv) try {
                 setting.name.c_str(), setting.gates.c_str(), row["state"].get<std::string>().c_str(),
                 row["ms_median"].get<double>(), row["ms_min"].get<double>(), row["ms_iqr"].get<double>(),
                 row["gb_per_s"].get<double>(), 100.0 * row["floor_fraction"].get<double>());
-    if (split) std::printf("  prepare %.4f recur %.4f", row["prepare_ms"].get<double>(), row["recur_ms"].get<double>());
+    for (const char* kernel : kKernels) {
+      const auto alone = row.find(std::string(kernel) + "_ms");
+      if (alone != row.end()) std::printf("  %s %.4f", kernel, alone->get<double>());
+    }
     std::printf("\n");
     std::fflush(stdout);
   }

@@ -37,7 +37,7 @@ class CudaFamily : public OnGpu, public testing::WithParamInterface<std::string>
   }
   void expect_within_bars(const Case& c) const {
     const bool identical = GetParam() == "identical-keys";
-    const double bar = c.T > 512 ? kLongIdenticalKeysBar : kIdenticalKeysBar;
+    const double bar = identical_keys_bar(c.T);
     expect_right_on_gpu(c, {}, identical ? bar : kOutBar, identical ? bar : kStateBar);
   }
 };
@@ -85,10 +85,7 @@ TEST_F(CudaNumerics, Row01_OneKeyAtEveryToken) {
     c.g.fill(-12.0);
     c.beta.fill(8.0);
     SCOPED_TRACE(T);
-    const double bar = T > 512 ? kLongIdenticalKeysBar : kIdenticalKeysBar;
-    expect_right_on_gpu(c, {}, bar, bar);
-    c.options.backend = "cuda_portable";
-    expect_right_on_gpu(c, {}, kIdenticalKeysBar, kIdenticalKeysBar);
+    expect_right_on_gpu(c, {}, identical_keys_bar(T), identical_keys_bar(T));
   }
 }
 

@@ -107,6 +107,36 @@ TEST_F(CudaOptions, HowValueColumnsAreSplitChangesNoBits) {  // few heads alone 
   }
 }
 
+// Which path "cuda" takes shows in the workspace: the fused kernel needs none for a dense batch.
+TEST_F(CudaOptions, ThePathIsChosenByHeadsAndLengthAndOptions) {
+  int device = 0, major = 0;
+  EXPECT_CUDA(cudaGetDevice(&device));
+  EXPECT_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  const auto is_fused = [](Case c, const char* backend, const Want& want = {}) {
+    c.options.backend = backend;
+    return DeviceCase(c, want).workspace().size() == 0;
+  };
+  const Case many({.T = 64, .H = 50}), few({.T = 64, .H = 49}), brief({.T = 63, .H = 50});
+  EXPECT_EQ(is_fused(many, "cuda"), major == 9);
+  EXPECT_FALSE(is_fused(few, "cuda"));
+  EXPECT_FALSE(is_fused(brief, "cuda"));
+  for (const Case* c : {&many, &few, &brief}) {
+    EXPECT_EQ(is_fused(*c, "cuda_fused"), major == 9);
+    EXPECT_FALSE(is_fused(*c, "cuda_portable"));
+  }
+  // What the fused kernel does not do goes to the other path under either name.
+  for (const char* backend : {"cuda", "cuda_fused"}) {
+    EXPECT_FALSE(is_fused(many, backend, kFp32));
+    EXPECT_FALSE(is_fused(Case({.T = 64, .H = 50, .gate = FKDA_GATE_SOFTPLUS}), backend));
+    EXPECT_FALSE(is_fused(Case({.T = 64, .H = 50, .dtype = FKDA_FLOAT16}), backend));
+    EXPECT_FALSE(is_fused(Case({.T = 64, .H = 50, .K = 64, .V = 64}), backend));
+    EXPECT_FALSE(is_fused(Case({.T = 64, .H = 50, .qk_l2norm = 0}), backend));
+    Case invariant = many;
+    invariant.options.batch_invariant = 1;
+    EXPECT_FALSE(is_fused(invariant, backend));
+  }
+}
+
 TEST_F(CudaOptions, ScaleAndLowerBound) {
   Case c({.T = 50, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 73});
   const Outputs by_default = expect_right_on_gpu(c, kFp32);

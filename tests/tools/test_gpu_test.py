@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from gpu_test import junit_counts, total  # noqa: E402
+from gpu_test import junit_counts, run_direct, total  # noqa: E402
 
 CTEST = """<testsuite name="build" tests="4">
   <testcase name="a" status="run"/>
@@ -43,3 +43,20 @@ def test_nothing_is_recorded_where_no_test_ran(tmp_path):
     assert "no C++ test ran" in done.stderr
     assert done.returncode != 0
     assert not record.exists()
+
+
+def test_the_program_itself_runs_once_for_each_path(tmp_path):
+    program = tmp_path / "test_cuda"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys\n"
+        "open(sys.argv[1].removeprefix('--gtest_output=xml:'), 'w').write(\n"
+        '    \'<testsuites><testsuite><testcase name="a"/><testcase name="b">%s</testcase></testsuite></testsuites>\'\n'
+        "    % ('<failure/>' if os.environ.get('FLASH_KDA_BACKEND') == 'cuda_fused' else ''))\n"
+    )
+    program.chmod(0o755)
+    assert run_direct(program, tmp_path) == {"passed": 5, "failed": 1, "skipped": 0}
+    program.write_text("#!/bin/sh\nexit 1\n")  # dies before it writes anything
+    empty = tmp_path / "logs"
+    empty.mkdir()
+    assert run_direct(program, empty) == {"passed": 0, "failed": 3, "skipped": 0}

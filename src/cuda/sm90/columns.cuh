@@ -70,7 +70,7 @@ __device__ __forceinline__ void measure(Stage<kSlices>& stage, Scales& scales, S
 
 // fp32 to where the tensor cores' cut to tf32 rounds it, ties away from zero. Of a number: what is NaN in w is so in
 // kd.
-__device__ __forceinline__ uint32_t round_tf32(float x) { return __float_as_uint(x) + 0x1000u; }
+__device__ __forceinline__ uint32_t rounded_by_the_cut(float x) { return __float_as_uint(x) + 0x1000u; }
 
 // What is the same in every chunk for two channels of a head.
 struct Columns {
@@ -141,7 +141,7 @@ __device__ __forceinline__ void column_pass(Stage<kSlices>& stage, const Shrink&
     for (int e = 0; e < 2; ++e) {
       const auto token = [&](int i) {  // of the octet
         const float up = e == 0 ? wide[i].x : wide[i].y, down = e == 0 ? wide[7 - i].x : wide[7 - i].y;
-        return round_tf32(forward ? up : down);
+        return rounded_by_the_cut(forward ? up : down);
       };
       uint32_t first[4], other[4];
 #pragma unroll

@@ -1,8 +1,10 @@
 // The consumer role: a warpgroup carries 64 value columns of the state through the chunks.
 //
-// The state is kept transposed as in sm80/recur.cuh, in the anchor's frame, S'^T [64 v x 128 k]:
-//   S'^T <- S'^T diag(F)      A^T = S'^T kd^T     Q^T = S'^T qd^T     U^T = (V^T - A^T) T^T
-//   O^T = Q^T + U^T Mqk^T     S'^T <- S'^T + U^T w
+// The state is kept transposed as in sm80/recur.cuh, [64 v x 128 k], in the frames R and W of stage.cuh; diag(..) are
+// the scales of the chunk's tokens:
+//   R^T = W^T diag(F)                          A^T = R^T kd^T diag(read_k)     Q^T = R^T qd^T diag(read_q)
+//   U^T = (V^T - A^T) T^T                      O^T = Q^T + U^T Mqk^T
+//   W^T = 2^(32 c) R^T + U^T diag(write_k) w
 // Reads of the state are products of bf16, what writes it (U and its product with w) of tf32.
 #pragma once
 

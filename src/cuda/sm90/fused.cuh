@@ -15,7 +15,7 @@ namespace flashkda::cuda::sm90 {
 template <int kSlices>
 inline constexpr int kThreads = (kSlices + 2) * 128;
 
-// Registers a thread, 65,536 in all: at launch and of the roles.
+// Registers a thread, at most 65,536 in all: at launch and of the roles.
 template <int kSlices>
 struct Registers;
 template <>

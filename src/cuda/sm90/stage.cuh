@@ -1,5 +1,6 @@
-// Shared memory of the fused kernel: a ring of stages, one chunk of 32 tokens each. Every tile has its inputs written
-// by the copy engine and is transformed in place by the column warps. docs/kernels/sm90a.md has the picture.
+// Shared memory of the fused kernel: a ring of stages, one chunk of 32 tokens each. The copy engine writes raw k, q
+// and g, which the column warps transform in place, and v; the roles write the other tiles. docs/kernels/sm90a.md has
+// the picture.
 //
 // Decays are centred and anchored. A token's bits of decay lie in [lower_bound log2(e), 0]; c bits of every token, an
 // integer near the middle, are set aside as a scalar, and what is left of a channel is summed from the anchor, the

@@ -4,6 +4,7 @@
 
 #include "core/dtype.hpp"
 #include "cuda/error.hpp"
+#include "cuda/sm90/stage.cuh"
 #include "cuda/sm90/tensor_map.hpp"
 
 namespace flashkda::cuda::sm90 {
@@ -59,13 +60,11 @@ bool mappable(const fkda_tensor& t) {
 CUtensorMap make_tensor_map(const fkda_tensor& t) {
   static const Encode encode = find_encode();
   const Geometry g(t);
-  const cuuint32_t box[4] = {64, 1, 32, 1}, step[4] = {1, 1, 1, 1};
-  const CUtensorMapDataType type =
-      t.dtype == FKDA_FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const cuuint32_t box[4] = {64, 1, kChunk, 1}, step[4] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult result =
-      encode(&map, type, 4, t.data, g.extent, g.stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, t.data, g.extent, g.stride, box, step,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw_error(FKDA_DEVICE_ERROR, "cuda: cuTensorMapEncodeTiled failed with %d", static_cast<int>(result));
   }

@@ -1,4 +1,4 @@
-// Tensor maps: how the copy engine sees a [B,T,heads,128] input of 16-bit elements.
+// Tensor maps: how the copy engine sees a [B,T,heads,128] input in bf16.
 #pragma once
 
 #include <cuda.h>
