@@ -286,11 +286,10 @@ bool fused_fits(const Problem& p) {
 #endif
 }
 
-// Where the fused kernel is taken to be the faster one: few heads leave most SMs without a block, and a short sequence
-// ends before the roles of its block have filled their pipeline. Both limits lie between measurements of earlier
-// versions (8 and 64 heads, 32 and 1024 tokens), not on measured crossings: docs/kernels/sm90a.md.
-constexpr int64_t kFewHeads = 50;
-constexpr int64_t kShortSequence = 64;  // tokens, on average
+// Where the fused kernel is the faster one: few heads leave most SMs without a block, and a sequence of at most 16
+// tokens is half a chunk there and a whole one on the portable path. Measured on an H200, docs/kernels/sm90a.md.
+constexpr int64_t kFewHeads = 16;
+constexpr int64_t kShortSequence = 17;  // tokens, on average
 
 bool fused_pays(const Problem& p) {
   return p.N * p.HV >= kFewHeads && p.B * p.T >= p.N * kShortSequence && fused_fits(p);

@@ -1,7 +1,6 @@
 #include "cuda/device.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -135,12 +134,6 @@ DeviceCase::DeviceCase(Outputs outputs, const Case& c, DeviceBuffer::Fill worksp
 
 fkda_status DeviceCase::launch(cudaStream_t stream) {
   return fkda_forward(&problem, workspace_->data(), workspace_->size(), stream);
-}
-
-double identical_keys_bar(int64_t T) {
-  const char* backend = std::getenv("FLASH_KDA_BACKEND");
-  const bool fused = backend != nullptr && std::strcmp(backend, "cuda_fused") == 0;
-  return fused && T > 512 ? 3e-2 : kIdenticalKeysBar;
 }
 
 std::vector<const Tensor*> DeviceCase::results() const {

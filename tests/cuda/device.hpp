@@ -20,9 +20,6 @@ namespace flashkda::test {
 // Largest relative rms error against fp64 of the CUDA backend, whose operands are bf16.
 constexpr double kOutBar = 5.5e-3, kStateBar = 5e-3;
 constexpr double kIdenticalKeysBar = 2e-2;  // one key at every token, b near 1, no decay
-// The bar for one key over T tokens. Over thousands the fused path misses it (docs/kernels/sm90a.md has the numbers and
-// the reason) and is held where it stands, but only where the run insists on that path.
-double identical_keys_bar(int64_t T);
 
 // Tests that need a GPU.
 class OnGpu : public testing::Test {

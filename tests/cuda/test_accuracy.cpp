@@ -37,8 +37,7 @@ class CudaFamily : public OnGpu, public testing::WithParamInterface<std::string>
   }
   void expect_within_bars(const Case& c) const {
     const bool identical = GetParam() == "identical-keys";
-    const double bar = identical_keys_bar(c.T);
-    expect_right_on_gpu(c, {}, identical ? bar : kOutBar, identical ? bar : kStateBar);
+    expect_right_on_gpu(c, {}, identical ? kIdenticalKeysBar : kOutBar, identical ? kIdenticalKeysBar : kStateBar);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Each, CudaFamily, testing::ValuesIn(family_names()), test_name);
@@ -85,7 +84,7 @@ TEST_F(CudaNumerics, Row01_OneKeyAtEveryToken) {
     c.g.fill(-12.0);
     c.beta.fill(8.0);
     SCOPED_TRACE(T);
-    expect_right_on_gpu(c, {}, identical_keys_bar(T), identical_keys_bar(T));
+    expect_right_on_gpu(c, {}, kIdenticalKeysBar, kIdenticalKeysBar);
   }
 }
 

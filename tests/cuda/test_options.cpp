@@ -116,7 +116,7 @@ TEST_F(CudaOptions, ThePathIsChosenByHeadsAndLengthAndOptions) {
     c.options.backend = backend;
     return DeviceCase(c, want).workspace().size() == 0;
   };
-  const Case many({.T = 64, .H = 50}), few({.T = 64, .H = 49}), brief({.T = 63, .H = 50});
+  const Case many({.T = 17, .H = 16}), few({.T = 17, .H = 15}), brief({.T = 16, .H = 16});
   EXPECT_EQ(is_fused(many, "cuda"), major == 9);
   EXPECT_FALSE(is_fused(few, "cuda"));
   EXPECT_FALSE(is_fused(brief, "cuda"));
@@ -127,10 +127,10 @@ TEST_F(CudaOptions, ThePathIsChosenByHeadsAndLengthAndOptions) {
   // What the fused kernel does not do goes to the other path under either name.
   for (const char* backend : {"cuda", "cuda_fused"}) {
     EXPECT_FALSE(is_fused(many, backend, kFp32));
-    EXPECT_FALSE(is_fused(Case({.T = 64, .H = 50, .gate = FKDA_GATE_SOFTPLUS}), backend));
-    EXPECT_FALSE(is_fused(Case({.T = 64, .H = 50, .dtype = FKDA_FLOAT16}), backend));
-    EXPECT_FALSE(is_fused(Case({.T = 64, .H = 50, .K = 64, .V = 64}), backend));
-    EXPECT_FALSE(is_fused(Case({.T = 64, .H = 50, .qk_l2norm = 0}), backend));
+    EXPECT_FALSE(is_fused(Case({.T = 17, .H = 16, .gate = FKDA_GATE_SOFTPLUS}), backend));
+    EXPECT_FALSE(is_fused(Case({.T = 17, .H = 16, .dtype = FKDA_FLOAT16}), backend));
+    EXPECT_FALSE(is_fused(Case({.T = 17, .H = 16, .K = 64, .V = 64}), backend));
+    EXPECT_FALSE(is_fused(Case({.T = 17, .H = 16, .qk_l2norm = 0}), backend));
     Case invariant = many;
     invariant.options.batch_invariant = 1;
     EXPECT_FALSE(is_fused(invariant, backend));

@@ -36,8 +36,10 @@ std::vector<float> integers(size_t count, uint64_t seed) {
   return values;
 }
 
-enum class Kind { kBf16FromRegisters, kBf16FromShared, kTf32N32, kTf32N128 };
-__host__ __device__ constexpr int columns_of(Kind kind) { return kind == Kind::kTf32N128 ? 128 : 32; }
+enum class Kind { kBf16FromRegisters, kBf16FromShared, kBf16N64, kTf32N32, kTf32N128 };
+__host__ __device__ constexpr int columns_of(Kind kind) {
+  return kind == Kind::kTf32N128 ? 128 : kind == Kind::kBf16N64 ? 64 : 32;
+}
 __host__ __device__ constexpr int inner_of(Kind kind) {
   return kind == Kind::kTf32N32 || kind == Kind::kTf32N128 ? 8 : 16;
 }
@@ -71,8 +73,11 @@ __global__ void run_wgmma(float* D, const float* A, const float* B) {
     return *reinterpret_cast<const uint32_t*>(&x);
   };
   ptx::wgmma_begin(d);
+  const uint64_t a_rows = ptx::advance(ptx::rows_of_128(ptx::shared_address(a_tile)), 32);
   if constexpr (kKind == Kind::kBf16FromShared) {
-    ptx::wgmma_n32_bf16<true>(d, ptx::advance(ptx::rows_of_128(ptx::shared_address(a_tile)), 32), b);
+    ptx::wgmma_n32_bf16<true>(d, a_rows, b);
+  } else if constexpr (kKind == Kind::kBf16N64) {
+    ptx::wgmma_n64_bf16<true>(d, a_rows, b);
   } else if constexpr (kKind == Kind::kBf16FromRegisters) {
     const uint32_t a[4] = {pair(g, 2 * t), pair(g + 8, 2 * t), pair(g, 2 * t + 8), pair(g + 8, 2 * t + 8)};
     ptx::wgmma_n32_bf16<true>(d, a, b);
@@ -114,6 +119,7 @@ void expect_product() {
 
 TEST_F(CudaPtxSm90, WgmmaOfBf16FromRegisters) { expect_product<Kind::kBf16FromRegisters>(); }
 TEST_F(CudaPtxSm90, WgmmaOfBf16FromShared) { expect_product<Kind::kBf16FromShared>(); }
+TEST_F(CudaPtxSm90, WideWgmmaOfBf16FromShared) { expect_product<Kind::kBf16N64>(); }
 TEST_F(CudaPtxSm90, WgmmaOfTf32) { expect_product<Kind::kTf32N32>(); }
 TEST_F(CudaPtxSm90, WideWgmmaOfTf32) { expect_product<Kind::kTf32N128>(); }
 

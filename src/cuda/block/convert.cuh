@@ -38,10 +38,19 @@ __device__ __forceinline__ uint32_t multiply_bf16(uint32_t x, uint32_t y) {
   return *reinterpret_cast<const uint32_t*>(&z);
 }
 
+// A scalar as it lies in memory, for loads whose result is wanted later: conversions wait for it.
+__device__ __forceinline__ uint32_t load_scalar_bits(const void* data, int64_t index, int32_t dtype) {
+  return dtype == FKDA_FLOAT32 ? static_cast<const uint32_t*>(data)[index] : static_cast<const uint16_t*>(data)[index];
+}
+
+__device__ __forceinline__ float scalar_of_bits(uint32_t bits, int32_t dtype) {
+  if (dtype == FKDA_FLOAT32) return __uint_as_float(bits);
+  return dtype == FKDA_BFLOAT16 ? __uint_as_float(bits << 16)
+                                : __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
+}
+
 __device__ __forceinline__ float load_scalar(const void* data, int64_t index, int32_t dtype) {
-  if (dtype == FKDA_FLOAT32) return static_cast<const float*>(data)[index];
-  const uint16_t bits = static_cast<const uint16_t*>(data)[index];
-  return dtype == FKDA_BFLOAT16 ? __uint_as_float(uint32_t{bits} << 16) : __half2float(__ushort_as_half(bits));
+  return scalar_of_bits(load_scalar_bits(data, index, dtype), dtype);
 }
 
 // Elements index, index + 1 (index even, the pair aligned).

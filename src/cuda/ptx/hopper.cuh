@@ -48,10 +48,16 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t (&r
                : "memory");
 }
 
-// Threads of some warps wait for each other. id: 1..15, count: a multiple of 32.
-template <int kId, int kCount>
-__device__ __forceinline__ void named_barrier() {
-  asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kCount) : "memory");
+// Threads of some warps wait for each other. id: 1..15, kCount: a multiple of 32.
+template <int kCount>
+__device__ __forceinline__ void named_barrier(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kCount) : "memory");
+}
+
+// Counts this warp in without waiting.
+template <int kCount>
+__device__ __forceinline__ void named_barrier_arrive(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kCount) : "memory");
 }
 
 // The warpgroup gives up or asks for registers: kTo a thread from now on, kFrom before.

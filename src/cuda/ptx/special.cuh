@@ -24,4 +24,11 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
   return y;
 }
 
+// 1/sqrt(x), 2^-22.9; what is below 2^-126 counts as 0.
+__device__ __forceinline__ float rsqrt_approx(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 }  // namespace flashkda::cuda::ptx

@@ -75,6 +75,22 @@ __device__ __forceinline__ void wgmma_n32_bf16(float (&d)[16], uint64_t a, uint6
       : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
 }
 
+// D [64 x 64] (+)= A B^T, 16 inner values of bf16, A in shared memory.
+template <bool kAdd>
+__device__ __forceinline__ void wgmma_n64_bf16(float (&d)[32], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.b32 add, %34, 0;"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+      "%32, %33, add, 1, 1, 0, 0;}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
+}
+
 // D [64 x 32] (+)= A B^T, 8 inner values of tf32.
 template <bool kAdd>
 __device__ __forceinline__ void wgmma_n32_tf32(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {

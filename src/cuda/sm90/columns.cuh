@@ -4,73 +4,11 @@
 #include "cuda/block/convert.cuh"
 #include "cuda/block/gate.cuh"
 #include "cuda/ptx/mma_sync.cuh"
-#include "cuda/sm90/load.cuh"
 #include "cuda/sm90/params.cuh"
 #include "cuda/sm90/stage.cuh"
 #include "cuda/tile/static_for.cuh"
 
 namespace flashkda::cuda::sm90 {
-
-// Rows longer than 128 are shrunk: the products of shorter ones, with up to 31 |c| bits that are yet to be taken off,
-// stay below 2^127. This is the square.
-inline constexpr float kLongSquare = 0x1p14f;
-
-// The scales of 16 raw rows of k (which = 0) or q (1), by one warp: squared lengths are the diagonal of X X^T.
-// constant: 1 or scale. With q come the products q_i k_i, which no decay touches: rows of Mqk may consist of that entry
-// alone, and a sum of rounded terms would be wrong where it is small by cancellation.
-template <int kSlices>
-__device__ __forceinline__ void measure(Stage<kSlices>& stage, Scales& scales, Shrink& shrink, int which, int half,
-                                        float constant, float c, int lane) {
-  float square[2][4] = {}, product[2][4] = {};  // [octet]: 16 rows x tokens 8 octet .., of X X^T and X K^T
-  const int row = half * kHalf + lane % 16;
-  const uint32_t x = ptx::shared_address(&stage.x[0][which][row][0]), k = ptx::shared_address(&stage.x[0][0][row][0]);
-#pragma unroll
-  for (int i = 0; i < D / 16; ++i) {
-    const int at = i / 4 * static_cast<int>(sizeof(stage.x[0])) + unit_128(row, i % 4 * 2 + lane / 16);
-    uint32_t a[4], b[4];
-    ptx::ldmatrix_x4(a, x + at);
-    ptx::ldmatrix_x4(b, k + at);
-    // A's fragments are B's of the same rows: tokens 0-7 in 0 and 2, tokens 8-15 in 1 and 3.
-    ptx::mma_m16n8k16_bf16(square[0], a, a[0], a[2]);
-    ptx::mma_m16n8k16_bf16(square[1], a, a[1], a[3]);
-    ptx::mma_m16n8k16_bf16(product[0], a, b[0], b[2]);
-    ptx::mma_m16n8k16_bf16(product[1], a, b[1], b[3]);
-  }
-  // Entry (r, r) is in lane 4 (r % 8) + r % 8 / 2, element r % 2 (+ 2 in the second octet).
-  const int r = lane / 4;
-  const bool owner = lane % 4 == r / 2;
-  bool any = false;
-#pragma unroll
-  for (int octet = 0; octet < 2; ++octet) {
-    const int token = half * kHalf + octet * 8 + r;
-    const float s = r % 2 ? square[octet][2 * octet + 1] : square[octet][2 * octet];
-    const bool too_long = s > kLongSquare;
-    // A power of two that brings the row near 1, by halving the exponent of its square.
-    const float factor = too_long ? __uint_as_float((380u - (__float_as_uint(s) >> 23)) / 2 << 23) : 1.0f;
-    const float norm = constant * rsqrtf(fminf(s * factor * factor, 3.4028235e38f) + (too_long ? 0.0f : 1e-6f));
-    any = any || (owner && too_long);
-    if (owner) {
-      const float read = norm * ptx::exp2_approx(c * static_cast<float>(token + 1));
-      const auto narrow = static_cast<uint16_t>(__float_as_uint(factor) >> 16);
-      if (which == 0) {
-        shrink.k[token] = narrow;
-        scales.read_k[token] = read;
-        scales.write_k[token] = norm * ptx::exp2_approx(c * static_cast<float>(kChunk - 1 - token));
-      } else {
-        shrink.q[token] = narrow;
-        scales.read_q[token] = read;
-        *reinterpret_cast<float*>(&stage.M[token][unit_64(token, 0)]) =
-            r % 2 ? product[octet][2 * octet + 1] : product[octet][2 * octet];
-      }
-    }
-  }
-  any = __any_sync(0xffffffffu, any);
-  if (lane == 0) shrink.needed[2 * which + half] = any;
-}
-
-// fp32 to where the tensor cores' cut to tf32 rounds it, ties away from zero. Of a number: what is NaN in w is so in
-// kd.
-__device__ __forceinline__ uint32_t rounded_by_the_cut(float x) { return __float_as_uint(x) + 0x1000u; }
 
 // What is the same in every chunk for two channels of a head.
 struct Columns {
@@ -97,10 +35,9 @@ __device__ __forceinline__ void column_pass(Stage<kSlices>& stage, const Shrink&
   }
   const int channel = block * 64 + 2 * lane;
   const uint32_t w = ptx::shared_address(&stage.w[channel][0]);
-  const float inclusive = forward ? p.bits : 0.0f, step_bits = direction * p.bits, step_c = -direction * p.c;
+  const float inclusive = forward ? p.bits : 0.0f, step_bits = direction * p.bits;
 
-  float2 G = make_float2(0.0f, 0.0f);    // bits from the anchor to before the token at hand
-  float offset = forward ? -p.c : 0.0f;  // c (15 - token)
+  float2 G = make_float2(0.0f, 0.0f);  // bits from the anchor to before the token at hand
 #pragma unroll 1
   for (int octet = 0; octet < 2; ++octet) {
     uint32_t k[8], q[8], g[8];
@@ -110,6 +47,7 @@ __device__ __forceinline__ void column_pass(Stage<kSlices>& stage, const Shrink&
       k[s] = ptx::load_shared(at[s]);
       q[s] = ptx::load_shared(at[s] + kQ);
     }
+    const float offset = p.c * static_cast<float>(set_aside(start + direction * 8 * octet));
     float2 wide[8];
 #pragma unroll
     for (int s = 0; s < 8; ++s) {
@@ -124,7 +62,6 @@ __device__ __forceinline__ void column_pass(Stage<kSlices>& stage, const Shrink&
       }
       const float2 E = make_float2(fmaf(inclusive, part.x, G.x) + offset, fmaf(inclusive, part.y, G.y) + offset);
       G = make_float2(fmaf(step_bits, part.x, G.x), fmaf(step_bits, part.y, G.y));
-      offset += step_c;
       const float2 decay = make_float2(ptx::exp2_approx(E.x), ptx::exp2_approx(E.y));
       const float2 growth = make_float2(ptx::exp2_approx(-E.x), ptx::exp2_approx(-E.y));
       const float2 key = unpack_bf16(k[s]);
@@ -137,22 +74,25 @@ __device__ __forceinline__ void column_pass(Stage<kSlices>& stage, const Shrink&
     // Eight tokens of two channels: two 16-byte units a channel, of the even tokens and of the odd ones. Half of the
     // lanes take the odd ones first, so that eight neighbours write to different banks.
     const int unit = 2 * (forward ? 2 + octet : 1 - octet), turn = lane / 4 % 2;
+    const auto put_w = [&](auto step_of) {
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const auto token = [&](int i) {  // of the octet
-        const float up = e == 0 ? wide[i].x : wide[i].y, down = e == 0 ? wide[7 - i].x : wide[7 - i].y;
-        return rounded_by_the_cut(forward ? up : down);
-      };
-      uint32_t first[4], other[4];
+      for (int e = 0; e < 2; ++e) {
+        const auto value = [&](int i) { return __float_as_uint(e == 0 ? wide[step_of(i)].x : wide[step_of(i)].y); };
+        uint32_t first[4], other[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t even = token(2 * i), odd = token(2 * i + 1);
-        first[i] = turn ? odd : even;
-        other[i] = turn ? even : odd;
+        for (int i = 0; i < 4; ++i) {
+          first[i] = turn ? value(2 * i + 1) : value(2 * i);
+          other[i] = turn ? value(2 * i) : value(2 * i + 1);
+        }
+        const uint32_t row = w + e * 128;
+        ptx::store_shared(row + unit_128(channel + e, unit + turn), first[0], first[1], first[2], first[3]);
+        ptx::store_shared(row + unit_128(channel + e, unit + 1 - turn), other[0], other[1], other[2], other[3]);
       }
-      const uint32_t row = w + e * 128;
-      ptx::store_shared(row + unit_128(channel + e, unit + turn), first[0], first[1], first[2], first[3]);
-      ptx::store_shared(row + unit_128(channel + e, unit + 1 - turn), other[0], other[1], other[2], other[3]);
+    };
+    if (forward) {
+      put_w([](int i) { return i; });
+    } else {
+      put_w([](int i) { return 7 - i; });
     }
 #pragma unroll
     for (int s = 0; s < 8; ++s) at[s] += direction * 8 * 128;
@@ -162,8 +102,7 @@ __device__ __forceinline__ void column_pass(Stage<kSlices>& stage, const Shrink&
 }
 
 template <int kSlices>
-__device__ __forceinline__ void run_columns(Shared<kSlices>& shared, const FusedParams& p, const Item& item,
-                                            int column) {
+__device__ __forceinline__ void run_columns(Shared<kSlices>& shared, const FusedParams& p, const Item& item) {
   const int warp = uniform_warp(), lane = threadIdx.x % 32;
   const int block = warp % 2, channel = block * 64 + 2 * lane;
   const bool forward = warp / 2;
@@ -180,18 +119,9 @@ __device__ __forceinline__ void run_columns(Shared<kSlices>& shared, const Fused
     Stage<kSlices>& stage = shared.stages[c % kStages];
     const int rows =
         static_cast<int>(min(static_cast<int64_t>(kChunk), item.length - static_cast<int64_t>(c) * kChunk));
-    // The next chunk goes into the stage of the one three before this, which the consumers have long left.
-    if (lane == 0 && c + 1 < item.chunks) {
-      if (c + 1 >= kStages) ptx::barrier_wait(shared.empty[(c + 1) % kStages], (c + 1 - kStages) / kStages & 1);
-      load_part(shared, p, item, c + 1, column, warp);
-    }
-    __syncwarp();
-    ptx::barrier_wait(shared.raw[c % kStages], c / kStages & 1);
-    Shrink& shrink = shared.shrink[c % kStages];
-    measure(stage, shared.scales[c % kStages], shrink, warp % 2, warp / 2, warp % 2 == 0 ? 1.0f : p.scale, columns.c,
-            lane);
-    ptx::named_barrier<1, 128>();  // the raw rows have been read and may be overwritten
-    if (rows == kChunk && (shrink.needed[0] | shrink.needed[1] | shrink.needed[2] | shrink.needed[3]) == 0) {
+    const Shrink& shrink = shared.shrink[c % kStages];
+    ptx::barrier_wait(shared.measured[c % kStages], c / kStages & 1);
+    if (rows == kChunk && shrink.needed == 0) {
       column_pass<true>(stage, shrink, columns, block, forward, rows, lane);
     } else {
       column_pass<false>(stage, shrink, columns, block, forward, rows, lane);

@@ -3,8 +3,8 @@
 // The state is kept transposed as in sm80/recur.cuh, [64 v x 128 k], in the frames R and W of stage.cuh; diag(..) are
 // the scales of the chunk's tokens:
 //   R^T = W^T diag(F)                          A^T = R^T kd^T diag(read_k)     Q^T = R^T qd^T diag(read_q)
-//   U^T = (V^T - A^T) T^T                      O^T = Q^T + U^T Mqk^T
-//   W^T = 2^(32 c) R^T + U^T diag(write_k) w
+//   U^T = (V^T - A^T) T^T, short of b          O^T = Q^T + U^T Mqk^T
+//   W^T = 2^(32 c) R^T + U^T diag(write) w
 // Reads of the state are products of bf16, what writes it (U and its product with w) of tf32.
 #pragma once
 
@@ -92,7 +92,7 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
       ptx::ldmatrix_x4_trans(values[h],
                              ptx::shared_address(&stage.v[slice][row][unit_128(row, warp * 2 + lane / 8 % 2)]));
     }
-    float u[16];
+    float(&u)[16] = acc;
     {
       uint32_t r[4][4];  // V^T - A^T, a step of 8 tokens each
 #pragma unroll
@@ -132,8 +132,7 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
         const float* const e = u + 4 * octet;
         narrow[octet / 2][octet % 2 * 2] = pack_bf16(e[0], e[1]);
         narrow[octet / 2][octet % 2 * 2 + 1] = pack_bf16(e[2], e[3]);
-        float2 f = *reinterpret_cast<const float2*>(&scales.write_k[8 * octet + 2 * t]);
-        f = make_float2(kUncut * f.x, kUncut * f.y);
+        const float2 f = *reinterpret_cast<const float2*>(&scales.write[8 * octet + 2 * t]);
         wide[octet][0] = __float_as_uint(f.x * e[0]);
         wide[octet][1] = __float_as_uint(f.x * e[2]);
         wide[octet][2] = __float_as_uint(f.y * e[1]);

@@ -54,14 +54,13 @@ __global__ void __launch_bounds__(kThreads<kSlices>, 1) fused(const __grid_const
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       ptx::barrier_init(shared.raw[s], 1);
+      ptx::barrier_init(shared.measured[s], 32);
       ptx::barrier_init(shared.columns[s], 128);
       ptx::barrier_init(shared.full[s], 128);
       ptx::barrier_init(shared.empty[s], 128 * kSlices);
     }
     ptx::barrier_init_fence();
-    if (item.chunks > 0) {
-      for (int part = 0; part < 4; ++part) load_part(shared, p, item, 0, column, part);
-    }
+    for (int c = 0; c < min(item.chunks, kStages - 1); ++c) load(shared, p, item, c, column);
   }
   // The blocks above the diagonals of T and M are zero and nobody writes them.
   for (int i = threadIdx.x; i < kStages * kHalf * kHalf; i += kThreads<kSlices>) {
@@ -80,10 +79,10 @@ __global__ void __launch_bounds__(kThreads<kSlices>, 1) fused(const __grid_const
     run_consumer(shared, p, item, group, column);
   } else if (group == kSlices) {
     ptx::set_registers<R::kLaunch, R::kColumns>();
-    run_columns(shared, p, item, column);
+    run_columns(shared, p, item);
   } else {
     ptx::set_registers<R::kLaunch, R::kIntra>();
-    run_intra(shared, p, item);
+    run_intra(shared, p, item, column);
   }
 }
 

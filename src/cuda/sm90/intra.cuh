@@ -7,6 +7,8 @@
 #include "cuda/block/gate.cuh"
 #include "cuda/ptx/mma_sync.cuh"
 #include "cuda/ptx/wgmma.cuh"
+#include "cuda/sm90/load.cuh"
+#include "cuda/sm90/measure.cuh"
 #include "cuda/sm90/params.cuh"
 #include "cuda/sm90/stage.cuh"
 
@@ -30,24 +32,25 @@ __device__ __forceinline__ void solve(const float (&Lt)[kHalf][20], float (&x)[k
   }
 }
 
-// A column of a diagonal block of T, times b, and the inverse in fp16 for the product below. Lanes 0..15.
+// A column of a diagonal block of T, and in fp16 for the product below. Lanes 0..15.
 template <int kSlices>
 __device__ __forceinline__ void put_column(Stage<kSlices>& stage, uint16_t (&half)[kHalf][kHalf],
-                                           const float (&x)[kHalf], int block, int column, float b) {
+                                           const float (&x)[kHalf], int block, int column) {
   const int place = token_place(block * kHalf + column);
+  uint32_t narrow[kHalf / 2];
 #pragma unroll
   for (int i = 0; i < kHalf; ++i) {
     const int row = block * kHalf + i;
-    *reinterpret_cast<uint32_t*>(&stage.T[row][unit_128(row, place / 4) + place % 4 * 4]) = __float_as_uint(x[i] * b);
-    half[i][column] = __half_as_ushort(__float2half_rn(x[i]));
+    *reinterpret_cast<uint32_t*>(&stage.T[row][unit_128(row, place / 4) + place % 4 * 4]) = rounded_by_the_cut(x[i]);
+    if (i % 2 == 1) narrow[i / 2] = pack_fp16(x[i - 1], x[i]);
   }
+  const uint32_t to = ptx::shared_address(&half[column][0]);
+  ptx::store_shared(to, narrow[0], narrow[1], narrow[2], narrow[3]);
+  ptx::store_shared(to + 16, narrow[4], narrow[5], narrow[6], narrow[7]);
 }
 
-// D [16 x 16] = A B of fp16, fp32 inside. A, B row by row.
-__device__ __forceinline__ void multiply(float (&d)[2][4], const uint32_t (&a)[4], const uint16_t (&B)[kHalf][kHalf],
-                                         int lane) {
-  uint32_t b[4];  // inner 0-7 columns 0-7, inner 8-15 columns 0-7, then columns 8-15
-  ptx::ldmatrix_x4_trans(b, ptx::shared_address(&B[lane % 16][lane / 16 * 8]));
+// D [16 x 16] = A B of fp16, fp32 inside. b: inner 0-7 columns 0-7, inner 8-15 columns 0-7, then columns 8-15.
+__device__ __forceinline__ void multiply(float (&d)[2][4], const uint32_t (&a)[4], const uint32_t (&b)[4]) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) d[0][e] = d[1][e] = 0.0f;
   ptx::mma_m16n8k16_fp16(d[0], a, b[0], b[1]);
@@ -56,16 +59,13 @@ __device__ __forceinline__ void multiply(float (&d)[2][4], const uint32_t (&a)[4
 
 // [kd; qd] ki^T by the warpgroup: warps 0 and 1 get rows 0-15 and 16-31 of kd ki^T, warps 2 and 3 those of qd ki^T.
 template <int kSlices>
-__device__ __forceinline__ void score(const Stage<kSlices>& stage, float (&d)[16]) {
+__device__ __forceinline__ void multiply_scores(const Stage<kSlices>& stage, float (&d)[16]) {
   const uint64_t rows = ptx::rows_of_128(ptx::shared_address(&stage.x[0][0][0][0]));
   const uint64_t columns = ptx::rows_of_128(ptx::shared_address(&stage.x[0][2][0][0]));
-  ptx::wgmma_begin(d);
   static_for<D / 16>([&](auto i) {
     const uint32_t at = i / 4 * sizeof(stage.x[0]) + i % 4 * 32;
     ptx::wgmma_n32_bf16<(i > 0)>(d, ptx::advance(rows, at), ptx::advance(columns, at));
   });
-  ptx::wgmma_commit();
-  ptx::wgmma_wait<0>(d);
 }
 
 // A 16 x 16 block of Mqk to its tile. diagonal: entries above the diagonal are not products of anything.
@@ -86,118 +86,187 @@ __device__ __forceinline__ void put_scores(Stage<kSlices>& stage, const float* d
   ptx::stmatrix_x4(ptx::shared_address(&stage.M[row][unit_64(row, first_token / 8 + lane / 16)]), m);
 }
 
+// The diagonal block of L of warp 0 or 1, transposed, and for warp 1 the one left of it.
+__device__ __forceinline__ void put_L(Scratch& scratch, const float (&d)[16], int warp, int lane) {
+  const int g = lane / 4, t = lane % 4;
+  float(&L)[kHalf][20] = scratch.L[warp];
+#pragma unroll
+  for (int octet = 0; octet < 2; ++octet) {
+    const int j = 8 * octet + 2 * t;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) L[j + e % 2][g + e / 2 * 8] = warp == 0 ? d[4 * octet + e] : d[8 + 4 * octet + e];
+    if (warp == 1) {
+      *reinterpret_cast<uint32_t*>(&scratch.L21[g][j]) = pack_fp16(d[4 * octet], d[4 * octet + 1]);
+      *reinterpret_cast<uint32_t*>(&scratch.L21[g + 8][j]) = pack_fp16(d[4 * octet + 2], d[4 * octet + 3]);
+    }
+  }
+  __syncwarp();
+}
+
+// T from the columns x of the inverses of the diagonal blocks, by warps 0 and 1.
 template <int kSlices>
-__device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedParams& p, const Item& item) {
-  const int warp = uniform_warp(), lane = threadIdx.x % 32;
+__device__ __forceinline__ void put_T(Stage<kSlices>& stage, Scratch& scratch, int c, const float (&x)[kHalf], int warp,
+                                      int lane) {
+  if (lane < kHalf) put_column(stage, warp == 0 ? scratch.T11[c % 2] : scratch.T22, x, warp, lane);
+  __syncwarp();
+  // T21 = -(T22 L21) T11.
+  float z[2][4];
+  uint32_t a[4], b[4];
+  const int line = lane % 8 + lane / 16 * 8, half = lane / 8 % 2 * 8;
+  if (warp == 1) {
+    ptx::ldmatrix_x4_trans(a, ptx::shared_address(&scratch.T22[line][half]));
+    ptx::ldmatrix_x4_trans(b, ptx::shared_address(&scratch.L21[lane % 16][lane / 16 * 8]));
+    multiply(z, a, b);
+    a[0] = pack_fp16(z[0][0], z[0][1]);
+    a[1] = pack_fp16(z[0][2], z[0][3]);
+    a[2] = pack_fp16(z[1][0], z[1][1]);
+    a[3] = pack_fp16(z[1][2], z[1][3]);
+  }
+  ptx::named_barrier<64>(2);  // T11 is there
+  if (warp == 1) {
+    ptx::ldmatrix_x4(b, ptx::shared_address(&scratch.T11[c % 2][line][half]));
+    multiply(z, a, b);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const int row = kHalf + lane / 4 + e % 4 / 2 * 8, place = token_place(e / 4 * 8 + 2 * (lane % 4) + e % 2);
+      *reinterpret_cast<uint32_t*>(&stage.T[row][unit_128(row, place / 4) + place % 4 * 4]) =
+          rounded_by_the_cut(-z[e / 4][e % 4]);
+    }
+  }
+}
+
+// Rows of Mqk by warp 2 or 3. Diagonal entries are in the tile already, exact.
+template <int kSlices>
+__device__ __forceinline__ void put_M(Stage<kSlices>& stage, float (&d)[16], int warp, int lane) {
+  const int g = lane / 4, t = lane % 4, first = warp % 2 * kHalf;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {  // (i, i) of these rows is in the columns of the warp's own block
+    const float exact = product_of(stage, first + g + 8 * half);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      if (2 * t + e == g) (warp == 2 ? d[6 * half + e] : d[8 + 6 * half + e]) = exact;
+    }
+  }
+  __syncwarp();
+  put_scores(stage, d, first, 0, warp == 2, lane);
+  if (warp == 3) put_scores(stage, d + 8, first, kHalf, true, lane);
+}
+
+// What takes two channels from the last chunk's frame to this one's. tail: their bits from the last anchor on.
+template <int kSlices>
+__device__ __forceinline__ void put_F(Stage<kSlices>& stage, float between, int channel, float2& tail) {
+  const float2 head = *reinterpret_cast<const float2*>(&stage.F[channel]);
+  // By two factors neither of which underflows.
+  const float x = ptx::exp2_approx(0.5f * (head.x + tail.x)), y = ptx::exp2_approx(0.5f * (head.y + tail.y));
+  tail = *reinterpret_cast<const float2*>(&stage.tail[channel]);
+  __syncwarp();  // 16 channels change places among themselves
+  *reinterpret_cast<float2*>(&stage.F[frame_place(channel)]) = make_float2(x * between * x, y * between * y);
+}
+
+template <int kSlices>
+__device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedParams& p, const Item& item, int column) {
+  const int warp = uniform_warp();
   Scratch& scratch = shared.scratch;
-  const auto beta_of = [&](int64_t token) {
-    return load_scalar(p.beta.data, item.batch * p.beta.batch + (item.begin + token) * p.beta.token + item.hv,
-                       p.beta.dtype);
-  };
-  float next_beta = lane < item.length ? beta_of(lane) : 0.0f;
   const float centred = centre(p.lower_bound), between = ptx::exp2_approx(-kChunk * centred);
+  // Read and write scales together are short of the decay that was set aside by a constant.
+  const float constant = between / (warp < 2 ? kUncut * kUncut * kUncut : kUncut * kUncut);
   // Bits from the last anchor to the last chunk's end, warps 2 and 3: channels 2 (thread - 64) and the next. The first
   // state comes in no frame.
   float2 tail = make_float2(kHalf * centred, kHalf * centred);
-  for (int c = 0; c < item.chunks; ++c) {
-    Stage<kSlices>& stage = shared.stages[c % kStages];
-    const int lane = ptx::opaque(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-    // Lane l holds b of token l; rows that are not there have 0.
+  // Warp 3: of token lane. b is asked for a chunk before it is wanted.
+  const int aside = set_aside(threadIdx.x % 32);
+  const TokenFrame frame{ptx::exp2_approx(centred * (kHalf - aside)), ptx::exp2_approx(centred * (kHalf + aside))};
+  uint32_t next_b = 0;
+  const auto ask_for_b = [&](int c, int lane) {
     const int64_t token = static_cast<int64_t>(c) * kChunk + lane;
-    const float b = token < item.length ? activate_beta(next_beta, p.beta_activation) : 0.0f;
-    if (token + kChunk < item.length) next_beta = beta_of(token + kChunk);
-
-    ptx::barrier_wait(shared.columns[c % kStages], c / kStages & 1);
-    float d[16];
-    score(stage, d);
-    // Read and write scales together are short of the decay that was set aside by a constant.
-    const Scales& scales = shared.scales[c % kStages];
-    const int which = warp / 2, first = warp % 2 * kHalf;
-    const float* const read = which == 0 ? scales.read_k : scales.read_q;
-    float low = between * read[first + g], high = between * read[first + g + 8];
-    if (which == 0) {
-      low *= __shfl_sync(0xffffffffu, b, first + g);
-      high *= __shfl_sync(0xffffffffu, b, first + g + 8);
+    if (token < item.length) {
+      next_b = load_scalar_bits(p.beta.data, item.batch * p.beta.batch + (item.begin + token) * p.beta.token + item.hv,
+                                p.beta.dtype);
     }
+  };
+  const auto finish = [&](int c, int lane) {
+    const bool present = static_cast<int64_t>(c) * kChunk + lane < item.length;
+    const float b = present ? activate_beta(scalar_of_bits(next_b, p.beta.dtype), p.beta_activation) : 0.0f;
+    ask_for_b(c + 1, lane);
+    // A warp can be a chunk ahead of this one, not two.
+    ptx::named_barrier<128>(3 + (c & 1));
+    finish_lengths(shared.stages[c % kStages], shared.scales[c % kStages], shared.shrink[c % kStages], frame, p.scale,
+                   b, lane);
+    ptx::barrier_arrive(shared.measured[c % kStages]);
+  };
+
+  // The role measures two chunks ahead of what it solves and has copies made three ahead.
+  if (warp == 3) ask_for_b(0, threadIdx.x % 32);
+#pragma unroll 1
+  for (int c = 0; c < min(item.chunks, 2); ++c) {
+    const int lane = ptx::opaque(threadIdx.x % 32);
+    float lengths[32];
+    ptx::barrier_wait(shared.raw[c], 0);
+    ptx::wgmma_begin(lengths);
+    multiply_rows(shared.stages[c], lengths);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>(lengths);
+    put_lengths(shared.stages[c], shared.scales[c], lengths, warp, lane);
+    if (warp == 3) {
+      finish(c, lane);
+    } else {
+      ptx::named_barrier_arrive<128>(3 + (c & 1));
+    }
+  }
+  for (int c = 0; c < item.chunks; ++c) {
+    const int ahead = c + 2, copied = c + 3;
+    Stage<kSlices>& stage = shared.stages[c % kStages];
+    Stage<kSlices>& stage_ahead = shared.stages[ahead % kStages];
+    const int lane = ptx::opaque(threadIdx.x % 32), g = lane / 4, t = lane % 4, first = warp % 2 * kHalf;
+    if (ahead < item.chunks) ptx::barrier_wait(shared.raw[ahead % kStages], ahead / kStages & 1);
+    ptx::barrier_wait(shared.columns[c % kStages], c / kStages & 1);
+    float d[16], lengths[32];
+    ptx::wgmma_begin(d, lengths);
+    multiply_scores(stage, d);
+    ptx::wgmma_commit();
+    multiply_rows(stage_ahead, lengths);  // of old bytes where nothing is ahead
+    ptx::wgmma_commit();
+    const Scales& scales = shared.scales[c % kStages];
+    const float* const read = warp < 2 ? scales.read_k : scales.read_q;
+    const float low = constant * read[first + g], high = constant * read[first + g + 8];
+    float2 write[4];
 #pragma unroll
     for (int octet = 0; octet < 4; ++octet) {
-      const float2 f = *reinterpret_cast<const float2*>(&scales.write_k[8 * octet + 2 * t]);
-      d[4 * octet] *= f.x * low;
-      d[4 * octet + 1] *= f.y * low;
-      d[4 * octet + 2] *= f.x * high;
-      d[4 * octet + 3] *= f.y * high;
+      write[octet] = *reinterpret_cast<const float2*>(&scales.write[8 * octet + 2 * t]);
     }
-    if (which == 1) {
-      // Diagonal entries, exact: (i, i) of these rows is in the columns of the warp's own block.
-      const Shrink& shrink = shared.shrink[c % kStages];
+    ptx::wgmma_wait<1>(d);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int i = first + g + 8 * half;
-        const float factor =
-            __uint_as_float(uint32_t{shrink.k[i]} << 16) * __uint_as_float(uint32_t{shrink.q[i]} << 16);
-        const float exact = factor * *reinterpret_cast<const float*>(&stage.M[i][unit_64(i, 0)]) *
-                            (half == 0 ? low : high) * scales.write_k[i];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          if (2 * t + e != g) continue;
-          (warp == 2 ? d[4 * half + 2 * half + e] : d[8 + 4 * half + 2 * half + e]) = exact;
-        }
-      }
-      __syncwarp();
-      put_scores(stage, d, first, 0, warp == 2, lane);
-      if (warp == 3) put_scores(stage, d + 8, first, kHalf, true, lane);
-      const int channel = 2 * (lane + (warp - 2) * 32);
-      const float2 head = *reinterpret_cast<const float2*>(&stage.F[channel]);
-      // By two factors neither of which underflows.
-      const float x = ptx::exp2_approx(0.5f * (head.x + tail.x)), y = ptx::exp2_approx(0.5f * (head.y + tail.y));
-      tail = *reinterpret_cast<const float2*>(&stage.tail[channel]);
-      __syncwarp();  // 16 channels change places among themselves
-      *reinterpret_cast<float2*>(&stage.F[frame_place(channel)]) = make_float2(x * between * x, y * between * y);
-    } else {
-      // The diagonal block of L, transposed, and for warp 1 the one left of it.
-      float(&L)[kHalf][20] = scratch.L[warp];
-#pragma unroll
-      for (int octet = 0; octet < 2; ++octet) {
-        const int j = 8 * octet + 2 * t;
-#pragma unroll
-        for (int e = 0; e < 4; ++e) L[j + e % 2][g + e / 2 * 8] = warp == 0 ? d[4 * octet + e] : d[8 + 4 * octet + e];
-        if (warp == 1) {
-          *reinterpret_cast<uint32_t*>(&scratch.L21[g][j]) = pack_fp16(d[4 * octet], d[4 * octet + 1]);
-          *reinterpret_cast<uint32_t*>(&scratch.L21[g + 8][j]) = pack_fp16(d[4 * octet + 2], d[4 * octet + 3]);
-        }
-      }
-      __syncwarp();
+    for (int octet = 0; octet < 4; ++octet) {
+      d[4 * octet] *= write[octet].x * low;
+      d[4 * octet + 1] *= write[octet].y * low;
+      d[4 * octet + 2] *= write[octet].x * high;
+      d[4 * octet + 3] *= write[octet].y * high;
+    }
+    ptx::wgmma_wait<0>(lengths);
+    if (ahead < item.chunks) {
+      put_lengths(stage_ahead, shared.scales[ahead % kStages], lengths, warp, lane);
+      if (warp != 3) ptx::named_barrier_arrive<128>(3 + (c & 1));
+    }
+    if (warp < 2) {
+      put_L(scratch, d, warp, lane);
       float x[kHalf];
-      const int column = lane % kHalf;
-      solve(L, x, column);
-      const float b_column = kUncut * kUncut * __shfl_sync(0xffffffffu, b, first + column);
-      if (lane < kHalf) put_column(stage, warp == 0 ? scratch.T11[c % 2] : scratch.T22, x, warp, column, b_column);
+      solve(scratch.L[warp], x, lane % kHalf);
+      put_T(stage, scratch, c, x, warp, lane);
+      ptx::async_proxy_fence();
+      ptx::barrier_arrive(shared.full[c % kStages]);
+    } else {
+      put_M(stage, d, warp, lane);
+      put_F(stage, between, 2 * (lane + (warp - 2) * 32), tail);
+      ptx::async_proxy_fence();
+      ptx::barrier_arrive(shared.full[c % kStages]);
+      if (warp == 3) {
+        if (ahead < item.chunks) finish(ahead, lane);
+      } else if (lane == 0 && copied < item.chunks) {
+        if (copied >= kStages) ptx::barrier_wait(shared.empty[copied % kStages], (copied / kStages - 1) & 1);
+        load(shared, p, item, copied, column);
+      }
       __syncwarp();
-      // T21 = -(T22 L21) T11.
-      float z[2][4];
-      uint32_t a[4];
-      if (warp == 1) {
-        ptx::ldmatrix_x4(a, ptx::shared_address(&scratch.T22[lane % 16][lane / 16 * 8]));
-        multiply(z, a, scratch.L21, lane);
-        a[0] = pack_fp16(z[0][0], z[0][1]);
-        a[1] = pack_fp16(z[0][2], z[0][3]);
-        a[2] = pack_fp16(z[1][0], z[1][1]);
-        a[3] = pack_fp16(z[1][2], z[1][3]);
-      }
-      ptx::named_barrier<2, 64>();  // T11 is there
-      if (warp == 1) {
-        multiply(z, a, scratch.T11[c % 2], lane);
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          const int row = kHalf + g + e % 4 / 2 * 8, j = e / 4 * 8 + 2 * t + e % 2, place = token_place(j);
-          const float b_j = -kUncut * kUncut * __shfl_sync(0xffffffffu, b, j);
-          *reinterpret_cast<uint32_t*>(&stage.T[row][unit_128(row, place / 4) + place % 4 * 4]) =
-              __float_as_uint(z[e / 4][e % 4] * b_j);
-        }
-      }
     }
-    ptx::async_proxy_fence();
-    ptx::barrier_arrive(shared.full[c % kStages]);
   }
 }
 

@@ -6,20 +6,20 @@
 
 namespace flashkda::cuda::sm90 {
 
-// A quarter of a chunk's boxes, by one thread. column: the block's first value column.
+// A chunk's raw tiles, by one thread. column: the block's first value column.
 template <int kSlices>
-__device__ __forceinline__ void load_part(Shared<kSlices>& shared, const FusedParams& p, const Item& item, int c,
-                                          int column, int part) {
-  const int s = c % kStages, block = part % 2;
+__device__ __forceinline__ void load(Shared<kSlices>& shared, const FusedParams& p, const Item& item, int c,
+                                     int column) {
+  const int s = c % kStages;
   Stage<kSlices>& stage = shared.stages[s];
   ptx::Barrier& raw = shared.raw[s];
-  if (part == 0) ptx::barrier_expect(raw, sizeof(stage.x) + sizeof(stage.v));
+  ptx::barrier_expect(raw, sizeof(stage.x) + sizeof(stage.v));
   const auto token = static_cast<int32_t>(item.begin + static_cast<int64_t>(c) * kChunk);
   const auto batch = static_cast<int32_t>(item.batch);
-  if (part < 2) {
+#pragma unroll 1
+  for (int block = 0; block < 2; ++block) {
     ptx::load_box(stage.x[block][0], p.k, block * 64, item.h, token, batch, raw);
     ptx::load_box(stage.x[block][1], p.q, block * 64, item.h, token, batch, raw);
-  } else {
     ptx::load_box(stage.x[block][2], p.g, block * 64, item.hv, token, batch, raw);
     if (block < kSlices) ptx::load_box(stage.v[block], p.v, column + block * 64, item.hv, token, batch, raw);
   }

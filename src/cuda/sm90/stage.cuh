@@ -2,19 +2,22 @@
 // and g, which the column warps transform in place, and v; the roles write the other tiles. docs/kernels/sm90a.md has
 // the picture.
 //
-// Decays are centred and anchored. A token's bits of decay lie in [lower_bound log2(e), 0]; c bits of every token, an
-// integer near the middle, are set aside as a scalar, and what is left of a channel is summed from the anchor, the
-// moment after token 15:
-//   E_i = sum of (bits - c) of tokens 16..i for i > 15, minus that of i+1..15 for i <= 15
+// Decays are centred and anchored. A token's bits of decay lie in [lower_bound log2(e), 0]; c bits a token, an integer
+// near the middle, are set aside as a scalar, and what is left of a channel is summed from the anchor, the moment after
+// token 15. With a_i, set_aside() below, near 15 - i:
+//   E_i = sum of bits of tokens 16..i for i > 15, minus that of i+1..15 for i <= 15, plus c a_i
 //   kd = k 2^E   qd = q 2^E   ki = k 2^-E      of the raw k and q; their norms are scalars of a token as well
-// so that k_i k_j decayed from j to i is 2^(c (i - j)) kd_i ki_j, and one product of [kd; qd] with ki holds all of L
-// and Mqk with no number of a valid pair that could overflow. c is an integer so that 2^-E of channels that hardly
+// so that k_i k_j decayed from j to i is 2^(c (a_j - a_i)) kd_i ki_j, and one product of [kd; qd] with ki holds all of
+// L and Mqk with no number of a valid pair that could overflow. c is an integer so that 2^-E of channels that hardly
 // decay is a power of two to the last bit and ki their k: keys that repeat for thousands of tokens must be written in
 // the very direction in which they are read. The state is kept in two frames, both near its own size. With H and T the
 // bits of decay of a channel's tokens 0..15 and 16..31,
-//   read:   R = 2^(H - 16 c) S      kd S as token i sees it = 2^(c (i + 1)) kd_i R
-//   write:  W = 2^(-T + 16 c) S     W <- 2^(32 c) R + sum over j of ki_j 2^(c (31 - j)) U_j
+//   read:   R = 2^(H - 16 c) S      kd S as token i sees it = 2^(c (16 - a_i)) kd_i R
+//   write:  W = 2^(-T + 16 c) S     W <- 2^(32 c) R + sum over j of ki_j 2^(c (16 + a_j)) U_j
 // and from a chunk's W to the next one's R it is 2^(T + H' - 32 c).
+//
+// beta is a scalar of the written token too: with L_ij = b_j k_i k_j (no b_i) and T = (I + L)^-1, U is b_j times what T
+// makes of V - kd S, and b goes into the write scale and into the columns of Mqk. T's diagonal is 1, exactly.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +49,9 @@ struct Stage {
   // [channel][token place] tf32: ki once more, to update the state with; 128-byte swizzle
   alignas(1024) char w[D][128];
   alignas(1024) char v[kSlices][kChunk][128];  // bf16; 128-byte swizzle
-  alignas(1024) char T[kChunk][128];           // [i][token place of j] tf32: (I + L)^-1 diag(b); 128-byte swizzle
-  alignas(1024) char M[kChunk][64];  // [i][j] bf16: q_i k_i, fp32, at the start of row i; then Mqk; 64-byte swizzle
+  alignas(1024) char T[kChunk][128];           // [i][token place of j] tf32: (I + L)^-1; 128-byte swizzle
+  alignas(1024) char M[kChunk][64];  // [i][j] bf16: Mqk; before it, at the start of row i, entry (i, i) in fp32;
+                                     // 64-byte swizzle
   float F[D];  // bits of decay of tokens 0..15; then, in the order of frame_place, what takes the state from the last
                // chunk's frame to this one's
   float tail[D];  // bits of decay of tokens 16..31
@@ -56,20 +60,21 @@ struct Stage {
 // What belongs to the roles alone.
 struct Scratch {
   alignas(16) float L[2][kHalf][20];  // the diagonal blocks transposed, rows padded against bank conflicts
-  alignas(16) uint16_t L21[kHalf][kHalf], T11[2][kHalf][kHalf], T22[kHalf][kHalf];  // fp16; T11 of even and odd chunks
+  // fp16; L21 row by row, T11 (of even and odd chunks) and T22 column by column
+  alignas(16) uint16_t L21[kHalf][kHalf], T11[2][kHalf][kHalf], T22[kHalf][kHalf];
 };
 
-// Scalars of a chunk's tokens, of the normalised rows k and scale q (stage.cuh's frames).
+// Scalars of a chunk's tokens, of the normalised rows k and scale q.
 struct Scales {
-  float read_k[kChunk];   // 2^(c (i + 1)) / |k_i|
-  float read_q[kChunk];   // 2^(c (i + 1)) scale / |q_i|
-  float write_k[kChunk];  // 2^(c (31 - j)) / |k_j|
+  float read_k[kChunk];  // 2^(c (16 - a_i)) / |k_i|
+  float read_q[kChunk];  // 2^(c (16 - a_i)) scale / |q_i|
+  float write[kChunk];   // 2^(c (16 + a_j)) b_j / |k_j|, and what the cut takes of R, U and w
 };
 
 // Powers of two, in bf16, that bring k and q rows of extreme length to a length near 1 before anything is multiplied.
 struct Shrink {
   uint16_t k[kChunk], q[kChunk];
-  int32_t needed[4];  // whether one of 16 k or 16 q is not 1
+  int32_t needed;  // whether one of them is not 1
 };
 
 template <int kSlices>
@@ -78,9 +83,10 @@ struct Shared {
   alignas(16) Scales scales[kStages];
   Shrink shrink[kStages];
   Scratch scratch;
-  ptx::Barrier raw[kStages];  // the copy engine's bytes have arrived
+  ptx::Barrier raw[kStages];       // the copy engine's bytes have arrived
+  ptx::Barrier measured[kStages];  // the scales are written, and the raw rows may be overwritten
   // Every lane arrives: compute-sanitizer's racecheck sees no order in a lane's arrival for its warp.
-  ptx::Barrier columns[kStages];  // kd, qd, ki, w, F, tail and the scales are written
+  ptx::Barrier columns[kStages];  // kd, qd, ki, w, F and tail are written
   ptx::Barrier full[kStages];     // T, M and the final F as well
   ptx::Barrier empty[kStages];    // the consumers have left
 };
@@ -100,8 +106,18 @@ __device__ __forceinline__ constexpr int frame_place(int c) {
 }
 
 // The tensor cores cut fp32 operands down to tf32; on average that takes 2^-11 / (2 ln 2) of a number, which the scales
-// give back, so that what is left has the size of a rounding error.
+// give back for R, U and w, so that what is left has the size of a rounding error. T is rounded: its ones must stay.
 inline constexpr float kUncut = 1.0f + 3.5222e-4f;
+
+// fp32 to where the tensor cores' cut to tf32 rounds it, ties away from zero.
+__device__ __forceinline__ uint32_t rounded_by_the_cut(float x) { return __float_as_uint(x) + 0x1000u; }
+
+// a_i, in units of c: the token's distance from the anchor, but the same for eight tokens, which saves the column role
+// an addition a token.
+__device__ __forceinline__ constexpr int set_aside(int token) {
+  const int octet = token / 8;
+  return (octet < 2 ? 15 : 8) - 8 * octet;
+}
 
 // Where token j is in a row of tf32 values: inner index t of a step of 8 is token 2t, and t + 4 token 2t + 1, as an
 // accumulator holds them.

@@ -1,0 +1,81 @@
+// Lengths of a chunk's raw rows, and the scalars that come of them, before the column role overwrites the rows.
+#pragma once
+
+#include "cuda/ptx/mma_sync.cuh"
+#include "cuda/ptx/special.cuh"
+#include "cuda/ptx/wgmma.cuh"
+#include "cuda/sm90/stage.cuh"
+#include "cuda/tile/static_for.cuh"
+
+namespace flashkda::cuda::sm90 {
+
+// Rows longer than 128 are shrunk: the products of shorter ones, with up to 31 |c| bits that are yet to be taken off,
+// stay below 2^127. This is the square.
+inline constexpr float kLongSquare = 0x1p14f;
+
+// [k; q] [k; q]^T by the warpgroup. Squared lengths are its diagonal, the products q_i k_i stand left of it. No decay
+// touches the latter: rows of Mqk may consist of that entry alone, and a sum of rounded terms would be wrong where it
+// is small by cancellation.
+template <int kSlices>
+__device__ __forceinline__ void multiply_rows(const Stage<kSlices>& stage, float (&d)[32]) {
+  const uint64_t rows = ptx::rows_of_128(ptx::shared_address(&stage.x[0][0][0][0]));
+  static_for<D / 16>([&](auto i) {
+    const uint64_t at = ptx::advance(rows, i / 4 * sizeof(stage.x[0]) + i % 4 * 32);
+    ptx::wgmma_n64_bf16<(i > 0)>(d, at, at);
+  });
+}
+
+// Where finish_lengths looks for q_i k_i and put_M for entry (i, i).
+template <int kSlices>
+__device__ __forceinline__ float& product_of(Stage<kSlices>& stage, int token) {
+  return *reinterpret_cast<float*>(&stage.M[token][unit_64(token, 0)]);
+}
+
+template <int kSlices>
+__device__ __forceinline__ void put_lengths(Stage<kSlices>& stage, Scales& scales, const float (&d)[32], int warp,
+                                            int lane) {
+  // The lane has rows g and g + 8 of the warp's 16; column 16 block + g (+ 8) is its own if g / 2 is lane % 4.
+  const int g = lane / 4, first = warp % 2 * kHalf;
+  const bool owner = lane % 4 == g / 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const auto entry = [&](int block) { return g % 2 == 0 ? d[8 * block + 6 * half] : d[8 * block + 6 * half + 1]; };
+    const int token = first + g + 8 * half;
+    const float even = warp < 2 ? entry(0) : entry(2), odd = warp < 2 ? entry(1) : entry(3);
+    const float product = warp == 2 ? entry(0) : entry(1);
+    if (owner) (warp < 2 ? scales.read_k : scales.read_q)[token] = warp % 2 == 0 ? even : odd;
+    if (owner && warp >= 2) product_of(stage, token) = product;
+  }
+}
+
+// What a lane's token has in every chunk.
+struct TokenFrame {
+  float read, write;  // powers of two, stage.cuh
+};
+
+// The scales, shrinking factors and diagonal entries of Mqk, by one warp: lane i has token i. b is 0 for tokens beyond
+// the end, where nothing that comes out is NaN or infinite, whatever lies there.
+template <int kSlices>
+__device__ __forceinline__ void finish_lengths(Stage<kSlices>& stage, Scales& scales, Shrink& shrink, TokenFrame frame,
+                                               float scale, float b, int lane) {
+  const auto length = [&](float square, float& factor) {
+    const bool too_long = square > kLongSquare;
+    // A power of two that brings the row near 1, by halving the exponent of its square.
+    factor = too_long ? __uint_as_float((380u - (__float_as_uint(square) >> 23)) / 2 << 23) : 1.0f;
+    return ptx::rsqrt_approx(fminf(square * factor * factor, 3.4028235e38f) + (too_long ? 0.0f : 1e-6f));
+  };
+  float factor_k, factor_q;
+  const float k = length(scales.read_k[lane], factor_k), q = length(scales.read_q[lane], factor_q);
+  float& product = product_of(stage, lane);
+  product *= kUncut * b * scale * (factor_k * k) * (factor_q * q);  // the entry itself: nothing has decayed
+  scales.read_k[lane] = k * frame.read;
+  scales.read_q[lane] = scale * q * frame.read;
+  scales.write[lane] = kUncut * kUncut * kUncut * b * k * frame.write;
+  const auto narrow = [](float x) { return static_cast<uint16_t>(__float_as_uint(x) >> 16); };
+  shrink.k[lane] = narrow(factor_k);
+  shrink.q[lane] = narrow(factor_q);
+  const bool needed = __any_sync(0xffffffffu, factor_k != 1.0f || factor_q != 1.0f);
+  if (lane == 0) shrink.needed = needed;
+}
+
+}  // namespace flashkda::cuda::sm90
