@@ -11,6 +11,7 @@
 #include "cuda/sm80/launch.hpp"
 #include "cuda/sm80/prepare.cuh"
 #include "cuda/sm80/recur.cuh"
+#include "cuda/sm80/recurrent.cuh"
 #ifdef FLASHKDA_WITH_SM90
 #include "cuda/sm90/launch.hpp"
 #include "cuda/sm90/params.cuh"
@@ -23,6 +24,19 @@ namespace {
 
 int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
+// The longest sequence that the portable path gives to its recurrent kernel: kEvery where no other kernel is needed, -1
+// for none. The host does not know the lengths of a packed batch, so what a mean allows is sorted out on the device.
+constexpr int64_t kEvery = INT64_MAX;
+constexpr int64_t kFewTokens = 4;
+
+int64_t recurrent_tokens(const Problem& p) {
+  if (present(p.checkpoints) || present(p.intermediate_states) || p.batch_invariant) return -1;
+  if (p.T <= kFewTokens) return kEvery;
+  if (!p.packed()) return -1;
+  if (p.T == p.N) return kEvery;  // a step of decoding: every length is 1, or it takes longer
+  return p.T <= p.N * kFewTokens ? kFewTokens : -1;
+}
+
 // What lies where in the workspace, in bytes. The one place of its formula.
 struct Workspace {
   int64_t begin = 0, chunks = 0, order = 0, intermediate_begin = 0, images = 0, bytes = 0;
@@ -30,6 +44,7 @@ struct Workspace {
 
   Workspace(const Problem& p, bool fused) {
     chunk_bound = p.packed() ? p.T / kChunk + p.N : p.B * ((p.T + kChunk - 1) / kChunk);
+    if (!fused && recurrent_tokens(p) == kEvery) return;
     if (p.packed()) {
       begin = take((p.N + 1) * 8);
       chunks = take((p.N + 1) * 4);
@@ -97,13 +112,16 @@ void check_blocks(int64_t blocks, const char* what) {
 // How the batch falls into sequences. Launches the plan of a packed one.
 Layout make_layout(const Problem& p, const Workspace& w, char* workspace, bool fused, cudaStream_t stream) {
   Layout layout{};
+  layout.left_out = -1;
   layout.T = p.T;
   layout.N = static_cast<int32_t>(p.N);
   layout.HV = static_cast<int32_t>(p.HV);
   layout.group = static_cast<int32_t>(p.group());
   layout.row_chunks = static_cast<int32_t>((p.T + kChunk - 1) / kChunk);
-  if (!p.packed()) return layout;
+  if (!p.packed() || w.bytes == 0) return layout;
+  if (!fused) layout.left_out = recurrent_tokens(p);
   PlanParams plan{};
+  plan.left_out = layout.left_out;
   plan.cu_seqlens = integers_of(p.cu_seqlens);
   plan.T = p.T;
   plan.N = layout.N;
@@ -166,6 +184,30 @@ void launch_portable(const Problem& p, char* workspace, cudaStream_t stream) {
   const Workspace w(p, false);
   const Layout layout = make_layout(p, w, workspace, false, stream);
 
+  const int64_t heads = p.N * p.HV, few = recurrent_tokens(p);
+  if (few >= 0) {
+    sm80::RecurrentParams recurrent{};
+    recurrent.layout = layout;
+    if (p.packed()) recurrent.cu_seqlens = integers_of(p.cu_seqlens);
+    recurrent.longest = few;
+    recurrent.q = rows_of(p.q);
+    recurrent.k = rows_of(p.k);
+    recurrent.g = rows_of(p.g);
+    recurrent.v = rows_of(p.v);
+    recurrent.beta = rows_of(p.beta);
+    recurrent.out = rows_of(p.out);
+    recurrent.A_log = static_cast<const float*>(p.A_log.data);
+    recurrent.dt_bias = static_cast<const float*>(p.dt_bias.data);
+    recurrent.lower_bound = p.lower_bound;
+    recurrent.scale = p.scale;
+    recurrent.gate = p.gate;
+    recurrent.beta_activation = p.beta_activation;
+    recurrent.qk_l2norm = p.qk_l2norm != 0;
+    set_states(recurrent, p);
+    sm80::launch_recurrent<K>(recurrent, heads, stream);
+    if (few == kEvery) return;
+  }
+
   sm80::PrepareParams prepare{};
   prepare.layout = layout;
   prepare.q = rows_of(p.q);
@@ -202,7 +244,6 @@ void launch_portable(const Problem& p, char* workspace, cudaStream_t stream) {
     if (p.packed()) recur.intermediate_begin = reinterpret_cast<const int32_t*>(workspace + w.intermediate_begin);
     recur.intermediate_every = p.intermediate_every;
   }
-  const int64_t heads = p.N * p.HV;
   if constexpr (K == 128) {
     // Two tiles a warp where the heads alone fill the machine, twice the blocks where they do not.
     if (2 * heads > multiprocessors(p.q.device_index)) {
@@ -231,7 +272,7 @@ bool available() {
 
 const char* detail() { return "sm_80 and later; sm_90: the faster of cuda_fused and cuda_portable"; }
 const char* detail_fused() { return "one fused kernel on sm_90 where it fits, else as cuda_portable"; }
-const char* detail_portable() { return "two kernels on mma.sync, sm_80 and later"; }
+const char* detail_portable() { return "two kernels on mma.sync, one for sequences of a few tokens, sm_80 and later"; }
 
 void check_problem(const Problem& p) {
   constexpr int64_t kAlignment = 16;

@@ -38,6 +38,7 @@ struct Layout {
   int32_t row_chunks;     // dense: chunks a sequence
   const int64_t* begin;   // packed: [N+1] first token of a sequence, clamped to 0..T and ascending
   const int32_t* chunks;  // packed: [N+1] chunks before a sequence
+  int64_t left_out;       // packed: sequences of at most so many tokens have no chunks and are not this path's
 };
 
 }  // namespace flashkda::cuda

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) plan(const __grid_constant__ PlanPar
     Counts own = {0, 0}, sum, total;
     if (n < p.N) {
       const int64_t length = p.begin[n + 1] - p.begin[n];
-      own.chunks = static_cast<int32_t>((length + kChunk - 1) / kChunk);
+      if (length > p.left_out) own.chunks = static_cast<int32_t>((length + kChunk - 1) / kChunk);
       if (p.intermediate_every > 0) {
         own.states = static_cast<int32_t>((length + p.intermediate_every - 1) / p.intermediate_every);
       }

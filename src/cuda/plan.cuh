@@ -10,6 +10,7 @@ namespace flashkda::cuda {
 struct PlanParams {
   Integers cu_seqlens;  // [N+1]
   int64_t T;
+  int64_t left_out;  // sequences of at most so many tokens have no chunks
   int32_t N;
   int32_t intermediate_every;   // tokens, 0: no table
   int64_t* begin;               // [N+1], see Layout

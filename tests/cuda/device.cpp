@@ -130,6 +130,7 @@ DeviceCase::DeviceCase(Outputs outputs, const Case& c, DeviceBuffer::Fill worksp
   if (fkda_workspace_size(&problem, &bytes) != FKDA_OK) bytes = 0;  // launch() will say why
   const Fence fence = workspace == DeviceBuffer::Fill::kNone ? Fence::kBehind : Fence::kNaN;
   workspace_ = std::make_unique<DeviceBuffer>(bytes, fence, workspace);
+  EXPECT_CUDA(cudaDeviceSynchronize());  // what filled the buffers is not ordered before other streams
 }
 
 fkda_status DeviceCase::launch(cudaStream_t stream) {

@@ -105,6 +105,7 @@ constexpr double kTiny = 1e-36;  // where fp32 and bf16 go subnormal
 void expect_right_images(const Case& c, double absolute_T) {
   Case portable = c;
   portable.options.backend = "cuda_portable";
+  portable.options.batch_invariant = 1;  // short sequences by chunks as well
   DeviceCase device(portable, Want{});
   ASSERT_EQ(device.launch(), FKDA_OK) << fkda_last_error();
   const Outputs& outputs = device.fetch();
@@ -211,6 +212,7 @@ void expect_tables(const std::vector<int64_t>& cu, int64_t T, int32_t dtype) {
   Case c({.cu = {0, T}, .cu_dtype = dtype, .seed = 21});
   c.cu_seqlens = Tensor::integers(dtype, cu);
   c.N = N;
+  c.options.batch_invariant = 1;  // short sequences by chunks as well
   Outputs outputs;
   outputs.out = Tensor(FKDA_BFLOAT16, {1, T, 1, 128});
   outputs.final_state = Tensor(FKDA_FLOAT32, {N, 1, 128, 128});

@@ -79,6 +79,24 @@ __device__ __forceinline__ void store_scalar(void* data, int64_t index, int32_t 
   }
 }
 
+// Elements index .. index + 3, in one access: index is a multiple of 4.
+__device__ __forceinline__ float4 load_four(const void* data, int64_t index, int32_t dtype) {
+  if (dtype == FKDA_FLOAT32) return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + index);
+  const uint2 bits = *reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(data) + index);
+  const float2 lo = unpack(bits.x, dtype == FKDA_FLOAT16), hi = unpack(bits.y, dtype == FKDA_FLOAT16);
+  return make_float4(lo.x, lo.y, hi.x, hi.y);
+}
+
+__device__ __forceinline__ void store_four(void* data, int64_t index, int32_t dtype, float4 x) {
+  if (dtype == FKDA_FLOAT32) {
+    *reinterpret_cast<float4*>(static_cast<float*>(data) + index) = x;
+  } else {
+    const bool fp16 = dtype == FKDA_FLOAT16;
+    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(data) + index) =
+        make_uint2(fp16 ? pack_fp16(x.x, x.y) : pack_bf16(x.x, x.y), fp16 ? pack_fp16(x.z, x.w) : pack_bf16(x.z, x.w));
+  }
+}
+
 // The same with the dtype known at compile time.
 template <int kDtype>
 struct Memory {
@@ -89,6 +107,12 @@ struct Memory {
   __device__ __forceinline__ static void store(void* data, int64_t at, float x) { store_scalar(data, at, kDtype, x); }
   __device__ __forceinline__ static void store_pair(void* data, int64_t at, float lo, float hi) {
     cuda::store_pair(data, at, kDtype, lo, hi);
+  }
+  __device__ __forceinline__ static float4 load_four(const void* data, int64_t at) {
+    return cuda::load_four(data, at, kDtype);
+  }
+  __device__ __forceinline__ static void store_four(void* data, int64_t at, float4 x) {
+    cuda::store_four(data, at, kDtype, x);
   }
 };
 

@@ -1,4 +1,4 @@
-// The two kernels of the portable path, by width. Each instance is compiled in a file of its own.
+// The kernels of the portable path, by width. Each instance is compiled in a file of its own.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,6 +9,7 @@ namespace flashkda::cuda::sm80 {
 
 struct PrepareParams;
 struct RecurParams;
+struct RecurrentParams;
 
 // blocks = chunks x value heads.
 template <int K>
@@ -17,5 +18,9 @@ void launch_prepare(const PrepareParams& p, int64_t blocks, cudaStream_t stream)
 // heads = sequences x value heads; kTiles: 1 or 2, see recur.cuh. V is a multiple of recur_columns(kTiles).
 template <int K, int kTiles>
 void launch_recur(const RecurParams& p, int V, int64_t heads, cudaStream_t stream);
+
+// V = K.
+template <int K>
+void launch_recurrent(const RecurrentParams& p, int64_t heads, cudaStream_t stream);
 
 }  // namespace flashkda::cuda::sm80

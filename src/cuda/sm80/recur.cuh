@@ -213,6 +213,7 @@ __global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ R
   if (p.layout.begin != nullptr) {
     begin = p.layout.begin[n];
     length = p.layout.begin[n + 1] - begin;
+    if (length <= p.layout.left_out) return;
     first_chunk = p.layout.chunks[n];
   } else {
     batch = n;
