@@ -135,12 +135,13 @@ def gpu_machine(record):
 
 
 def gpu_accuracy(record):
-    """One line a family; rows of the record without a path are of what the backend takes for one sequence of few heads."""
+    """One line a family. Rows without a path are of the kernels that a sequence of few heads is given to."""
+    columns = [(path, key) for path in ("portable", "fused") for key in ("o", "state")]
     families = {}
     for row in record["accuracy"]:
         families.setdefault(row["family"], {})[row.get("path", "portable")] = row
     rows = [
-        [name, *(scientific(by[path][key]) if path in by else "" for path in ("portable", "fused") for key in ("o", "state"))]
+        [name, *(scientific(by[path][key]) if path in by else "" for path, key in columns)]
         for name, by in families.items()
     ]
     return table(["inputs", "o, two kernels:", "final state:", "o, fused kernel:", "final state:"], rows)
