@@ -31,7 +31,7 @@ struct Integers {
 };
 
 // How tokens fall into sequences and chunks. Packed batches read tables that plan.cu writes on the device, so that a
-// captured graph follows the values then in cu_seqlens; dense batches need none.
+// captured graph follows the values then in cu_seqlens; dense batches and steps of decoding need none.
 struct Layout {
   int64_t T;              // tokens a batch row
   int32_t N, HV, group;   // sequences; value heads; value heads a q/k head

@@ -48,9 +48,9 @@ GPU_RECORD = {
 }  # fmt: skip
 
 
-def show(name):
+def show(name, gpu=None):
     text = f"before\n<!-- table {name} -->\nold\n<!-- end -->\nafter\n"
-    new = rendered(text, {"cpu": RECORD, "gpu": GPU_RECORD})
+    new = rendered(text, {"cpu": RECORD, "gpu": gpu or GPU_RECORD})
     assert new.startswith(f"before\n<!-- table {name} -->\n")
     assert new.endswith("<!-- end -->\nafter\n")
     assert "old" not in new
@@ -88,8 +88,11 @@ def test_gpu_machine():
     assert "2031-02-03, A GPU, driver 1.2, CUDA 13.0; a copy moves 4,178 GB/s" in show("gpu-machine")
 
 
-def test_gpu_accuracy():
-    assert "| g=0 | 3.4e-3 | 1.9e-3 |\n" in show("gpu-accuracy")
+def test_gpu_accuracy_has_two_columns_a_path():
+    assert "| g=0 | 3.4e-3 | 1.9e-3 |  |  |\n" in show("gpu-accuracy")
+    fused = {"family": "g=0", "o": 0.0025, "state": 0.0004, "path": "fused"}
+    gpu = GPU_RECORD | {"accuracy": [*GPU_RECORD["accuracy"], fused]}
+    assert "| g=0 | 3.4e-3 | 1.9e-3 | 2.5e-3 | 4.0e-4 |\n" in show("gpu-accuracy", gpu=gpu)
 
 
 def test_gpu_speed_has_a_column_a_kind_of_gates():

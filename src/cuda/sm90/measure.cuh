@@ -54,7 +54,7 @@ struct TokenFrame {
 };
 
 // The scales, shrinking factors and diagonal entries of Mqk, by one warp: lane i has token i. b is 0 for tokens beyond
-// the end, where nothing that comes out is NaN or infinite, whatever lies there.
+// the end; no scale of theirs is NaN or infinite, whatever lies there, and their diagonal entry reaches no other row.
 template <int kSlices>
 __device__ __forceinline__ void finish_lengths(Stage<kSlices>& stage, Scales& scales, Shrink& shrink, TokenFrame frame,
                                                float scale, float b, int lane) {
@@ -67,7 +67,8 @@ __device__ __forceinline__ void finish_lengths(Stage<kSlices>& stage, Scales& sc
   float factor_k, factor_q;
   const float k = length(scales.read_k[lane], factor_k), q = length(scales.read_q[lane], factor_q);
   float& product = product_of(stage, lane);
-  product *= kUncut * b * scale * (factor_k * k) * (factor_q * q);  // the entry itself: nothing has decayed
+  // The entry itself: nothing has decayed. Large by small factors: with small ones first, digits could be lost.
+  product = product * (factor_k * k) * (factor_q * q) * (kUncut * scale) * b;
   scales.read_k[lane] = k * frame.read;
   scales.read_q[lane] = scale * q * frame.read;
   scales.write[lane] = kUncut * kUncut * kUncut * b * k * frame.write;
