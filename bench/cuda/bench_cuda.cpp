@@ -6,6 +6,7 @@
 //
 // bytes        what the two kernels move: tensors once, the workspace written and read
 // floor_ms     the tensors alone (each input read once, each output written once) at the copy bandwidth of this run
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -298,7 +299,25 @@ double copy_bandwidth(Timer& timer, bench::Arena& arena, int repeats) {
 }
 
 // The kernels of either path whose time alone is worth knowing, by a part of their names.
-constexpr const char* kKernels[] = {"prepare", "recur", "fused"};
+constexpr const char* kKernels[] = {"prepare", "affine", "combine", "recur", "fused"};
+
+// A function of the driver, which knows the kernels of a shared library that has a runtime of its own.
+template <typename Function>
+Function* driver_function(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  check(cudaGetDriverEntryPointByVersion(name, &function, 12030, cudaEnableDefault, &found), name);
+#else
+  check(cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &found), name);
+#endif
+  if (found != cudaDriverEntryPointSuccess) throw std::runtime_error(std::string("the driver has no ") + name);
+  return reinterpret_cast<Function*>(function);
+}
+
+void check_driver(CUresult result, const char* what) {
+  if (result != CUDA_SUCCESS) throw std::runtime_error(std::string(what) + ": driver error " + std::to_string(result));
+}
 
 // Calls one after the other over the input sets, `rounds` times, as a graph.
 class CallGraph {
@@ -318,6 +337,12 @@ class CallGraph {
 
   // The kernels alone: a graph of only those nodes whose kernel's name contains `name`, in a row. Null: there is none.
   cudaGraph_t only(const std::string& name) const {
+    static auto* const params_of =
+        driver_function<CUresult(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>("cuGraphKernelNodeGetParams");
+    static auto* const name_of = driver_function<CUresult(const char**, CUfunction)>("cuFuncGetName");
+    static auto* const add =
+        driver_function<CUresult(CUgraphNode*, CUgraph, const CUgraphNode*, size_t, const CUDA_KERNEL_NODE_PARAMS*)>(
+            "cuGraphAddKernelNode");
     size_t count = 0;
     check(cudaGraphGetNodes(graph_, nullptr, &count), "cudaGraphGetNodes");
     std::vector<cudaGraphNode_t> nodes(count);
@@ -326,14 +351,13 @@ class CallGraph {
     check(cudaGraphCreate(&result, 0), "cudaGraphCreate");
     cudaGraphNode_t last = nullptr;
     for (cudaGraphNode_t node : nodes) {
-      cudaKernelNodeParams params;
+      CUDA_KERNEL_NODE_PARAMS params;
       const char* function = nullptr;
-      check(cudaGraphKernelNodeGetParams(node, &params), "cudaGraphKernelNodeGetParams");
-      check(cudaFuncGetName(&function, params.func), "cudaFuncGetName");
+      check_driver(params_of(node, &params), "cuGraphKernelNodeGetParams");
+      check_driver(name_of(&function, params.func), "cuFuncGetName");
       if (std::string(function).find(name) == std::string::npos) continue;
       cudaGraphNode_t added;
-      check(cudaGraphAddKernelNode(&added, result, last ? &last : nullptr, last ? 1 : 0, &params),
-            "cudaGraphAddKernelNode");
+      check_driver(add(&added, result, last ? &last : nullptr, last ? 1 : 0, &params), "cuGraphAddKernelNode");
       last = added;
     }
     if (last != nullptr) return result;

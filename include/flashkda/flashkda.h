@@ -94,6 +94,13 @@ typedef enum fkda_state_layout {
   FKDA_STATE_K_FIRST = 1  /* [.., K, V] */
 } fkda_state_layout;
 
+/* How the cuda backends may cut a sequence into segments that run side by side (docs/kernels/split.md). */
+typedef enum fkda_split {
+  FKDA_SPLIT_AUTO = 0, /* where it pays; what provably shrinks to 2^-40 of its size before a segment's end is dropped */
+  FKDA_SPLIT_EXACT = 1, /* where it pays; nothing is dropped */
+  FKDA_SPLIT_NEVER = 2
+} fkda_split;
+
 /* ------------------------------------------------------------------------------------------------- the problem
  * B batch, T tokens, N sequences, H q/k heads, HV value heads (a multiple of H), K key width, V value width.
  * Dense batch: no cu_seqlens, N = B sequences of T tokens. Packed batch: B = 1, sequence n is the token rows
@@ -136,16 +143,17 @@ typedef struct fkda_problem {
   int32_t intermediate_every; /* tokens, a positive multiple of 16 */
   int32_t batch_invariant;    /* 1: a sequence has the same bits alone, in any batch, or resumed at a multiple of 64
                                  tokens from an fp32 state. The CPU backends always grant it, "cuda" then
-                                 keeps to its portable path. */
+                                 keeps to its portable path and never splits a sequence. */
   int32_t num_threads;        /* CPU: worker threads, 0 = all cores this process may run on */
   const char* backend;        /* NULL or "auto": FLASH_KDA_BACKEND if set, else the first that fits; or a name of
                                  fkda_implementation_info */
   void (*progress)(void* user, int64_t done, int64_t total); /* CPU, optional: called on the calling thread */
   void* progress_user;
+  int32_t sequence_split; /* fkda_split; the CPU backends never split */
 } fkda_problem;
 
 /* Sets every view absent and every option to: bounded gate with lower_bound -5, scale NaN, l2norm on, sigmoid, v-first,
- * intermediate_every 64, automatic backend and threads. */
+ * intermediate_every 64, automatic split, backend and threads. */
 FLASHKDA_API void fkda_problem_init(fkda_problem* problem);
 
 /* ---------------------------------------------------------------------------------------------------------- run */

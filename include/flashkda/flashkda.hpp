@@ -171,6 +171,7 @@ class Problem {
   Problem& qk_l2norm(bool on) { return option(raw_.qk_l2norm, on); }
   Problem& state_layout(fkda_state_layout layout) { return option(raw_.state_layout, layout); }
   Problem& batch_invariant(bool on) { return option(raw_.batch_invariant, on); }
+  Problem& sequence_split(fkda_split kind) { return option(raw_.sequence_split, kind); }
   Problem& num_threads(std::int32_t count) { return option(raw_.num_threads, count); }
   Problem& backend(std::string name) { return option(backend_, std::move(name)); }
   // Called on the calling thread as progress(done, total). Must not throw.

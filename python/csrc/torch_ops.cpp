@@ -186,7 +186,7 @@ auto with_problem(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, MaybeTens
                   MaybeTensor checkpoint_offsets, Tensor out, MaybeTensor final_state, MaybeTensor checkpoints,
                   MaybeTensor intermediate_states, MaybeTensor workspace, bool state_in_place, double scale,
                   int64_t gate, double lower_bound, bool qk_l2norm, int64_t beta_activation, int64_t state_layout,
-                  int64_t intermediate_every, bool batch_invariant) {
+                  int64_t intermediate_every, bool batch_invariant, int64_t sequence_split) {
   fkda_problem p =
       make_problem(q, k, v, g, beta, A_log, dt_bias, cu_seqlens, state_in_place ? final_state : initial_state, scale,
                    gate, lower_bound, qk_l2norm, beta_activation, state_layout);
@@ -198,6 +198,7 @@ auto with_problem(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, MaybeTens
   p.intermediate_states = view("intermediate_states", intermediate_states);
   p.intermediate_every = static_cast<int32_t>(intermediate_every);
   p.batch_invariant = batch_invariant;
+  p.sequence_split = static_cast<int32_t>(sequence_split);
   return Action::run(p, q, workspace);
 }
 
@@ -206,14 +207,14 @@ const char kForwardSchema[] =
     "Tensor? cu_seqlens, Tensor? initial_state, Tensor? state_indices, Tensor? checkpoint_offsets, Tensor(a!) out, "
     "Tensor(b!)? final_state, Tensor(c!)? checkpoints, Tensor(d!)? intermediate_states, Tensor(e!)? workspace, "
     "bool state_in_place, float scale, int gate, float lower_bound, bool qk_l2norm, int beta_activation, "
-    "int state_layout, int intermediate_every, bool batch_invariant) -> ()";
+    "int state_layout, int intermediate_every, bool batch_invariant, int sequence_split) -> ()";
 
 const char kWorkspaceSizeSchema[] =
     "workspace_size(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, Tensor? A_log, Tensor? dt_bias, "
     "Tensor? cu_seqlens, Tensor? initial_state, Tensor? state_indices, Tensor? checkpoint_offsets, Tensor out, "
     "Tensor? final_state, Tensor? checkpoints, Tensor? intermediate_states, Tensor? workspace, "
     "bool state_in_place, float scale, int gate, float lower_bound, bool qk_l2norm, int beta_activation, "
-    "int state_layout, int intermediate_every, bool batch_invariant) -> int";
+    "int state_layout, int intermediate_every, bool batch_invariant, int sequence_split) -> int";
 
 // --------------------------------------------------------------------------------------------------- see a chunk
 

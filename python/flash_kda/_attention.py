@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from . import _library
-from ._library import Beta, Gate, StateLayout
+from ._library import Beta, Gate, Split, StateLayout
 
 
 def fwd(
@@ -45,6 +45,7 @@ def fwd(
     checkpoint_offsets: Tensor | None = None,
     workspace: Tensor | None = None,
     batch_invariant: bool = False,
+    sequence_split: str = "auto",
 ) -> None:
     """Kimi Delta Attention with the bounded gate, into the caller's tensors.
 
@@ -71,12 +72,15 @@ def fwd(
         workspace: dense tensor of at least workspace_size(...) bytes on the device of q; None: allocated by torch.
         batch_invariant: the same bits for a sequence alone, in any batch, or resumed at a multiple of 64 tokens from
             an fp32 state. The CPU backends always grant it.
+        sequence_split: whether a GPU cuts sequences into segments that run side by side. "auto": where it pays, and
+            what provably shrinks to 2^-40 of its size before a segment's end is dropped. "exact": where it pays,
+            nothing is dropped. "never". The CPU backends never do.
     """
     _library.call(
         _library.forward,
         *_fwd_arguments(
             q, k, v, g, beta, scale, out, A_log, dt_bias, lower_bound, initial_state, final_state, cu_seqlens,
-            state_indices, checkpoints, checkpoint_offsets, workspace, batch_invariant,
+            state_indices, checkpoints, checkpoint_offsets, workspace, batch_invariant, sequence_split,
         ),
     )  # fmt: skip
 
@@ -100,13 +104,14 @@ def workspace_size(
     checkpoints: Tensor | None = None,
     checkpoint_offsets: Tensor | None = None,
     batch_invariant: bool = False,
+    sequence_split: str = "auto",
 ) -> int:
     """Bytes of workspace with which fwd, called with these arguments, allocates nothing. Contents never matter."""
     return _library.call(
         _library.workspace_size,
         *_fwd_arguments(
             q, k, v, g, beta, scale, out, A_log, dt_bias, lower_bound, initial_state, final_state, cu_seqlens,
-            state_indices, checkpoints, checkpoint_offsets, None, batch_invariant,
+            state_indices, checkpoints, checkpoint_offsets, None, batch_invariant, sequence_split,
         ),
     )  # fmt: skip
 
@@ -136,6 +141,7 @@ def chunk_kda(
     chunk_size: int = 64,
     state_indices: Tensor | None = None,
     batch_invariant: bool = False,
+    sequence_split: str = "auto",
     transpose_state_layout: bool = False,
     disable_recompute: bool = False,
     cp_context: None = None,
@@ -166,8 +172,9 @@ def chunk_kda(
         A_log: fp32 with HV elements; may be None with lower_bound: exp(A_log) = 1.
         dt_bias: fp32 [HV,K] or [HV*K]; None: 0.
         chunk_size: tokens between the states in h, a multiple of 16.
-        state_indices, batch_invariant: as in fwd. initial_state is then the pool; with output_final_state it is
-            updated in place and returned.
+        state_indices: as in fwd. initial_state is then the pool; with output_final_state it is updated in place and
+            returned.
+        batch_invariant, sequence_split: as in fwd.
         disable_recompute, use_graph, max_num_seqs: accepted, without effect: nothing is recomputed, and every call
             can be captured in a graph.
         cp_context: must be None; context parallelism is not implemented.
@@ -207,6 +214,7 @@ def chunk_kda(
         state_indices=state_indices,
         intermediate_every=chunk_size if return_intermediate_states else None,
         batch_invariant=batch_invariant,
+        sequence_split=sequence_split,
     )  # fmt: skip
 
 
@@ -256,6 +264,7 @@ def fused_recurrent_kda(
         state_indices=state_indices,
         intermediate_every=None,
         batch_invariant=False,
+        sequence_split="auto",
     )  # fmt: skip
 
 
@@ -264,7 +273,7 @@ def fused_recurrent_kda(
 
 def _fwd_arguments(
     q, k, v, g, beta, scale, out, A_log, dt_bias, lower_bound, initial_state, final_state, cu_seqlens, state_indices,
-    checkpoints, checkpoint_offsets, workspace, batch_invariant,
+    checkpoints, checkpoint_offsets, workspace, batch_invariant, sequence_split,
 ) -> tuple[object, ...]:  # fmt: skip
     """The operator's arguments for a call of fwd, checked as far as the core cannot."""
     _library.check_tensors(
@@ -280,6 +289,7 @@ def _fwd_arguments(
         q, k, v, g, beta, A_log, dt_bias, cu_seqlens, None if in_place else initial_state, state_indices,
         checkpoint_offsets, out, final_state, checkpoints, None, workspace, in_place, number("scale", scale),
         Gate.BOUNDED, number("lower_bound", lower_bound), True, Beta.SIGMOID, StateLayout.V_FIRST, 64, batch_invariant,
+        _split(sequence_split),
     )  # fmt: skip
 
 
@@ -305,6 +315,7 @@ def _functional(
     state_indices: Tensor | None,
     intermediate_every: int | None,
     batch_invariant: bool,
+    sequence_split: str,
 ):
     """Allocates the results and runs the operator. intermediate_every None: no h."""
     _library.check_tensors(
@@ -344,6 +355,7 @@ def _functional(
         q, k, v, g, beta, A_log, dt_bias, cu_seqlens, None if in_place else initial_state, state_indices, None, out,
         final_state, None, h, None, in_place, optional_scale(scale), gate, lower_bound, bool(qk_l2norm),
         beta_activation, state_layout, intermediate_every or 64, bool(batch_invariant),
+        _split(sequence_split),
     )  # fmt: skip
     return (out, final_state) if h is None else (out, final_state, h)
 
@@ -365,6 +377,13 @@ def _beta_activation(sigmoid: bool, twice: bool) -> Beta:
     if not sigmoid:
         return Beta.ACTIVATED
     return Beta.TWICE_SIGMOID if twice else Beta.SIGMOID
+
+
+def _split(name: str) -> Split:
+    try:
+        return Split[name.upper()]
+    except (KeyError, AttributeError):
+        raise ValueError(f'sequence_split: got {name!r}, needs "auto", "exact" or "never"') from None
 
 
 def _state_layout(state_v_first: bool, transpose_state_layout: bool) -> StateLayout:

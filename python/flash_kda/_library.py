@@ -44,6 +44,14 @@ class StateLayout(enum.IntEnum):
     K_FIRST = 1
 
 
+class Split(enum.IntEnum):
+    """fkda_split of flashkda.h."""
+
+    AUTO = 0
+    EXACT = 1
+    NEVER = 2
+
+
 # ------------------------------------------------------------------------------------------------------ operators
 
 forward = _ops.forward.default

@@ -67,6 +67,17 @@ constexpr Implementation kImplementations[] = {
         .forward = cuda::forward_fused,
     },
     {
+        .name = "cuda_split",
+        .device_type = FKDA_CUDA,
+        .automatic = false,
+        .features = kCudaOptions,
+        .available = cuda::available,
+        .detail = cuda::detail_split,
+        .check = cuda::check_problem,
+        .workspace_size = cuda::workspace_size_split,
+        .forward = cuda::forward_split,
+    },
+    {
         .name = "cuda_portable",
         .device_type = FKDA_CUDA,
         .automatic = false,

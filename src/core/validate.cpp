@@ -292,6 +292,7 @@ void check_options(const Problem& p) {
   check_choice("state_layout", p.state_layout, FKDA_STATE_K_FIRST);
   check_choice("qk_l2norm", p.qk_l2norm, 1);
   check_choice("batch_invariant", p.batch_invariant, 1);
+  check_choice("sequence_split", p.sequence_split, FKDA_SPLIT_NEVER);
   if (p.gate == FKDA_GATE_BOUNDED && !(p.lower_bound >= -5.0f && p.lower_bound < 0.0f)) {
     reject("lower_bound: got " + std::to_string(p.lower_bound) + ", needs a value in [-5, 0) for the bounded gate");
   }

@@ -8,10 +8,13 @@
 #include "cuda/backend.hpp"
 #include "cuda/error.hpp"
 #include "cuda/plan.cuh"
+#include "cuda/sm80/affine.cuh"
+#include "cuda/sm80/combine.cuh"
 #include "cuda/sm80/launch.hpp"
 #include "cuda/sm80/prepare.cuh"
 #include "cuda/sm80/recur.cuh"
 #include "cuda/sm80/recurrent.cuh"
+#include "cuda/split_plan.hpp"
 #ifdef FLASHKDA_WITH_SM90
 #include "cuda/sm90/launch.hpp"
 #include "cuda/sm90/params.cuh"
@@ -37,12 +40,24 @@ int64_t recurrent_tokens(const Problem& p) {
   return p.T <= p.N * kFewTokens ? kFewTokens : -1;
 }
 
+// What runs a problem. kSplit is the portable path with sequences cut into segments.
+enum class Path { kPortable, kSplit, kFused };
+
+int multiprocessors(int device) {
+  int count = 0;
+  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  return count;
+}
+
 // What lies where in the workspace, in bytes. The one place of its formula.
 struct Workspace {
-  int64_t begin = 0, chunks = 0, order = 0, intermediate_begin = 0, images = 0, bytes = 0;
+  int64_t begin = 0, chunks = 0, order = 0, intermediate_begin = 0, segments = 0, images = 0, bytes = 0;
+  int64_t ends = 0, transitions = 0, forgets = 0;
   int64_t chunk_bound = 0;  // chunks of all sequences, at most
+  SplitPlan split;
 
-  Workspace(const Problem& p, bool fused) {
+  Workspace(const Problem& p, Path path) {
+    const bool fused = path == Path::kFused;
     chunk_bound = p.packed() ? p.T / kChunk + p.N : p.B * ((p.T + kChunk - 1) / kChunk);
     if (!fused && recurrent_tokens(p) == kEvery) return;
     if (p.packed()) {
@@ -50,9 +65,16 @@ struct Workspace {
       chunks = take((p.N + 1) * 4);
       if (present(p.intermediate_states)) intermediate_begin = take((p.N + 1) * 4);
       if (fused) order = take(p.N * 4);
+      if (path == Path::kSplit) segments = take((p.N + 1) * 4);
     }
     if (fused) return;
     images = take(chunk_bound * p.HV * (p.K == 128 ? Image<128>::kBytes : Image<64>::kBytes));
+    if (path != Path::kSplit) return;
+    split = plan_split(p, multiprocessors(p.q.device_index));
+    ends = take(split.segments * p.HV * p.V * p.K * 4);
+    transitions =
+        take(split.segments * p.HV * (p.K == 128 ? sm80::Transition<128>::kBytes : sm80::Transition<64>::kBytes));
+    forgets = take(split.segments * p.HV * 4);
   }
 
  private:
@@ -91,12 +113,6 @@ void check_device_values(const Problem& p, cudaStream_t stream) {
   check_values(host);
 }
 
-int multiprocessors(int device) {
-  int count = 0;
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-  return count;
-}
-
 bool debugging() {
   const char* value = std::getenv("FLASH_KDA_DEBUG");
   return value != nullptr && std::strcmp(value, "0") != 0 && *value != '\0';
@@ -110,7 +126,7 @@ void check_blocks(int64_t blocks, const char* what) {
 }
 
 // How the batch falls into sequences. Launches the plan of a packed one.
-Layout make_layout(const Problem& p, const Workspace& w, char* workspace, bool fused, cudaStream_t stream) {
+Layout make_layout(const Problem& p, const Workspace& w, char* workspace, Path path, cudaStream_t stream) {
   Layout layout{};
   layout.left_out = -1;
   layout.T = p.T;
@@ -118,8 +134,9 @@ Layout make_layout(const Problem& p, const Workspace& w, char* workspace, bool f
   layout.HV = static_cast<int32_t>(p.HV);
   layout.group = static_cast<int32_t>(p.group());
   layout.row_chunks = static_cast<int32_t>((p.T + kChunk - 1) / kChunk);
+  layout.row_segments = w.split.row_segments;
   if (!p.packed() || w.bytes == 0) return layout;
-  if (!fused) layout.left_out = recurrent_tokens(p);
+  if (path != Path::kFused) layout.left_out = recurrent_tokens(p);
   PlanParams plan{};
   plan.left_out = layout.left_out;
   plan.cu_seqlens = integers_of(p.cu_seqlens);
@@ -131,10 +148,15 @@ Layout make_layout(const Problem& p, const Workspace& w, char* workspace, bool f
     plan.intermediate_every = p.intermediate_every;
     plan.intermediate_begin = reinterpret_cast<int32_t*>(workspace + w.intermediate_begin);
   }
-  if (fused) plan.order = reinterpret_cast<int32_t*>(workspace + w.order);
+  if (path == Path::kFused) plan.order = reinterpret_cast<int32_t*>(workspace + w.order);
+  if (path == Path::kSplit) {
+    plan.segment_chunks = static_cast<int32_t>(w.split.segment_chunks);
+    plan.segments = reinterpret_cast<int32_t*>(workspace + w.segments);
+  }
   launch_plan(plan, stream);
   layout.begin = plan.begin;
   layout.chunks = plan.chunks;
+  layout.segments = plan.segments;
   return layout;
 }
 
@@ -154,9 +176,9 @@ void set_states(Params& params, const Problem& p) {
 
 #ifdef FLASHKDA_WITH_SM90
 void launch_fused(const Problem& p, char* workspace, cudaStream_t stream) {
-  const Workspace w(p, true);
+  const Workspace w(p, Path::kFused);
   sm90::FusedParams fused{};
-  fused.layout = make_layout(p, w, workspace, true, stream);
+  fused.layout = make_layout(p, w, workspace, Path::kFused, stream);
   if (p.packed()) fused.order = reinterpret_cast<const int32_t*>(workspace + w.order);
   fused.q = sm90::make_tensor_map(p.q);
   fused.k = sm90::make_tensor_map(p.k);
@@ -179,10 +201,11 @@ void launch_fused(const Problem& p, char* workspace, cudaStream_t stream) {
 }
 #endif
 
+// Portable, split or not.
 template <int K>
-void launch_portable(const Problem& p, char* workspace, cudaStream_t stream) {
-  const Workspace w(p, false);
-  const Layout layout = make_layout(p, w, workspace, false, stream);
+void launch_portable(const Problem& p, Path path, char* workspace, cudaStream_t stream) {
+  const Workspace w(p, path);
+  const Layout layout = make_layout(p, w, workspace, path, stream);
 
   const int64_t heads = p.N * p.HV, few = recurrent_tokens(p);
   if (few >= 0) {
@@ -244,14 +267,31 @@ void launch_portable(const Problem& p, char* workspace, cudaStream_t stream) {
     if (p.packed()) recur.intermediate_begin = reinterpret_cast<const int32_t*>(workspace + w.intermediate_begin);
     recur.intermediate_every = p.intermediate_every;
   }
+  if (w.split.segments > 0) {
+    sm80::AffineParams affine{};
+    affine.layout = layout;
+    affine.v = recur.v;
+    affine.images = recur.images;
+    affine.initial = recur.initial;
+    affine.slots = recur.slots;
+    affine.slot_count = recur.slot_count;
+    affine.shortcut = p.sequence_split != FKDA_SPLIT_EXACT;
+    affine.ends = recur.ends = reinterpret_cast<float*>(workspace + w.ends);
+    affine.transitions = workspace + w.transitions;
+    affine.forgets = reinterpret_cast<int32_t*>(workspace + w.forgets);
+    sm80::launch_affine<K>(affine, w.split.segments * p.HV, stream);
+    sm80::launch_combine<K>({layout, affine.ends, affine.transitions, affine.forgets}, heads, stream);
+  }
+  const int64_t runs = w.split.segments > 0 ? w.split.segments * p.HV : heads;
   if constexpr (K == 128) {
-    // Two tiles a warp where the heads alone fill the machine, twice the blocks where they do not.
-    if (2 * heads > multiprocessors(p.q.device_index)) {
-      sm80::launch_recur<K, 2>(recur, K, heads, stream);
+    // Two tiles a warp where the runs alone fill the machine, twice the blocks where they do not. Segments, of which
+    // two blocks find room on an SM, fill it later.
+    if ((w.split.segments > 0 ? runs : 2 * runs) > multiprocessors(p.q.device_index)) {
+      sm80::launch_recur<K, 4, 2>(recur, K, runs, stream);
       return;
     }
   }
-  sm80::launch_recur<K, 1>(recur, K, heads, stream);
+  sm80::launch_recur<K, 4, 1>(recur, K, runs, stream);
 }
 
 }  // namespace
@@ -272,6 +312,9 @@ bool available() {
 
 const char* detail() { return "sm_80 and later; sm_90: the faster of cuda_fused and cuda_portable"; }
 const char* detail_fused() { return "one fused kernel on sm_90 where it fits, else as cuda_portable"; }
+const char* detail_split() {
+  return "as cuda_portable, with sequences cut into segments wherever there are two chunks";
+}
 const char* detail_portable() { return "two kernels on mma.sync, one for sequences of a few tokens, sm_80 and later"; }
 
 void check_problem(const Problem& p) {
@@ -303,8 +346,9 @@ void check_problem(const Problem& p) {
       }
     }
   }
-  check_blocks(Workspace(p, false).chunk_bound * p.HV, "the prepare kernel");
-  check_blocks(p.N * p.HV * (p.V / sm80::recur_columns(1)), "the recurrence kernel");
+  const Workspace w(p, Path::kSplit);
+  check_blocks(w.chunk_bound * p.HV, "the prepare kernel");
+  check_blocks(std::max(w.split.segments, p.N) * p.HV * (p.V / sm80::recur_columns(4, 1)), "the recurrence kernel");
 }
 
 namespace {
@@ -331,39 +375,63 @@ bool fused_fits(const Problem& p) {
 // tokens is half a chunk there and a whole one on the portable path. Measured on an H200, docs/kernels/sm90a.md.
 constexpr int64_t kFewHeads = 16;
 constexpr int64_t kShortSequence = 17;  // tokens, on average
+constexpr int64_t kMostHeads = 96;      // of all sequences: above, no cut was seen to pay
 
-bool fused_pays(const Problem& p) {
-  return p.N * p.HV >= kFewHeads && p.B * p.T >= p.N * kShortSequence && fused_fits(p);
+Path portable(const Problem&) { return Path::kPortable; }
+Path fused(const Problem& p) { return fused_fits(p) ? Path::kFused : Path::kPortable; }
+
+bool may_split(const Problem& p) {
+  return p.sequence_split != FKDA_SPLIT_NEVER && !p.batch_invariant && recurrent_tokens(p) < 0 && p.N > 0;
 }
 
-void forward_on(const Problem& p, [[maybe_unused]] bool fused, void* workspace, void* stream_pointer) {
+Path split(const Problem& p) { return may_split(p) ? Path::kSplit : Path::kPortable; }
+
+// The fastest.
+Path choose(const Problem& p) {
+  const bool fits = fused_fits(p);
+  if (may_split(p) && p.N * p.HV <= kMostHeads) {
+    const int processors = multiprocessors(p.q.device_index);
+    const double otherwise = fits ? std::min(portable_microseconds(p, processors), fused_microseconds(p, processors))
+                                  : portable_microseconds(p, processors);
+    if (plan_split(p, processors).microseconds < otherwise) return Path::kSplit;
+  }
+  if (fits && p.N * p.HV >= kFewHeads && p.B * p.T >= p.N * kShortSequence) return Path::kFused;
+  return Path::kPortable;
+}
+
+void forward_on(const Problem& p, Path path, void* workspace_pointer, void* stream_pointer) {
   if (p.N == 0) return;
   const DeviceGuard guard(p.q.device_index);
+  auto* const workspace = static_cast<char*>(workspace_pointer);
   auto* const stream = static_cast<cudaStream_t>(stream_pointer);
   if (debugging()) check_device_values(p, stream);
 #ifdef FLASHKDA_WITH_SM90
-  if (fused) {
-    launch_fused(p, static_cast<char*>(workspace), stream);
+  if (path == Path::kFused) {
+    launch_fused(p, workspace, stream);
     return;
   }
 #endif
   if (p.K == 128) {
-    launch_portable<128>(p, static_cast<char*>(workspace), stream);
+    launch_portable<128>(p, path, workspace, stream);
   } else {
-    launch_portable<64>(p, static_cast<char*>(workspace), stream);
+    launch_portable<64>(p, path, workspace, stream);
   }
 }
 
-size_t bytes_on(const Problem& p, bool fused) { return static_cast<size_t>(Workspace(p, fused).bytes); }
+size_t bytes_on(const Problem& p, Path path) { return static_cast<size_t>(Workspace(p, path).bytes); }
 
 }  // namespace
 
-size_t workspace_size(const Problem& p) { return bytes_on(p, fused_pays(p)); }
-size_t workspace_size_fused(const Problem& p) { return bytes_on(p, fused_fits(p)); }
-size_t workspace_size_portable(const Problem& p) { return bytes_on(p, false); }
+size_t workspace_size(const Problem& p) { return bytes_on(p, choose(p)); }
+size_t workspace_size_fused(const Problem& p) { return bytes_on(p, fused(p)); }
+size_t workspace_size_split(const Problem& p) { return bytes_on(p, split(p)); }
+size_t workspace_size_portable(const Problem& p) { return bytes_on(p, portable(p)); }
 
-void forward(const Problem& p, void* workspace, void* stream) { forward_on(p, fused_pays(p), workspace, stream); }
-void forward_fused(const Problem& p, void* workspace, void* stream) { forward_on(p, fused_fits(p), workspace, stream); }
-void forward_portable(const Problem& p, void* workspace, void* stream) { forward_on(p, false, workspace, stream); }
+void forward(const Problem& p, void* workspace, void* stream) { forward_on(p, choose(p), workspace, stream); }
+void forward_fused(const Problem& p, void* workspace, void* stream) { forward_on(p, fused(p), workspace, stream); }
+void forward_split(const Problem& p, void* workspace, void* stream) { forward_on(p, split(p), workspace, stream); }
+void forward_portable(const Problem& p, void* workspace, void* stream) {
+  forward_on(p, portable(p), workspace, stream);
+}
 
 }  // namespace flashkda::cuda

@@ -12,6 +12,7 @@ namespace flashkda::cuda {
 bool available();  // a device of compute capability 8.0 or more is in the machine
 const char* detail();
 const char* detail_fused();
+const char* detail_split();
 const char* detail_portable();
 
 // Throws Error where the kernels ask more of the memory than flashkda.h does: 16-byte alignment.
@@ -22,6 +23,9 @@ void forward(const Problem& p, void* workspace, void* stream);
 
 size_t workspace_size_fused(const Problem& p);
 void forward_fused(const Problem& p, void* workspace, void* stream);
+
+size_t workspace_size_split(const Problem& p);
+void forward_split(const Problem& p, void* workspace, void* stream);
 
 size_t workspace_size_portable(const Problem& p);
 void forward_portable(const Problem& p, void* workspace, void* stream);

@@ -33,12 +33,14 @@ struct Integers {
 // How tokens fall into sequences and chunks. Packed batches read tables that plan.cu writes on the device, so that a
 // captured graph follows the values then in cu_seqlens; dense batches and steps of decoding need none.
 struct Layout {
-  int64_t T;              // tokens a batch row
-  int32_t N, HV, group;   // sequences; value heads; value heads a q/k head
-  int32_t row_chunks;     // dense: chunks a sequence
-  const int64_t* begin;   // packed: [N+1] first token of a sequence, clamped to 0..T and ascending
-  const int32_t* chunks;  // packed: [N+1] chunks before a sequence
-  int64_t left_out;       // packed: sequences of at most so many tokens have no chunks and are not this path's
+  int64_t T;                // tokens a batch row
+  int32_t N, HV, group;     // sequences; value heads; value heads a q/k head
+  int32_t row_chunks;       // dense: chunks a sequence
+  const int64_t* begin;     // packed: [N+1] first token of a sequence, clamped to 0..T and ascending
+  const int32_t* chunks;    // packed: [N+1] chunks before a sequence
+  int64_t left_out;         // packed: sequences of at most so many tokens have no chunks and are not this path's
+  int32_t row_segments;     // dense: segments a sequence, 1 where none is split
+  const int32_t* segments;  // packed: [N+1] segments before a sequence; null where none is split
 };
 
 }  // namespace flashkda::cuda

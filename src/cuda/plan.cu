@@ -10,11 +10,13 @@ namespace {
 constexpr int kThreads = 512;
 
 struct Counts {
-  int32_t chunks, states;
+  int32_t chunks, states, segments;
 };
 
 struct Add {
-  __device__ Counts operator()(Counts a, Counts b) const { return {a.chunks + b.chunks, a.states + b.states}; }
+  __device__ Counts operator()(Counts a, Counts b) const {
+    return {a.chunks + b.chunks, a.states + b.states, a.segments + b.segments};
+  }
 };
 
 struct Max {
@@ -67,21 +69,25 @@ __global__ void __launch_bounds__(kThreads) plan(const __grid_constant__ PlanPar
     highest = last;
     __syncthreads();
   }
-  // Chunks and intermediate states before each sequence.
-  Counts before = {0, 0};
+  // Chunks, segments and intermediate states before each sequence.
+  Counts before = {};
   for (int base = 0; base <= p.N; base += kThreads) {
     const int n = base + threadIdx.x;
-    Counts own = {0, 0}, sum, total;
+    Counts own = {}, sum, total;
     if (n < p.N) {
       const int64_t length = p.begin[n + 1] - p.begin[n];
-      if (length > p.left_out) own.chunks = static_cast<int32_t>((length + kChunk - 1) / kChunk);
+      if (length > p.left_out) {
+        own.chunks = static_cast<int32_t>((length + kChunk - 1) / kChunk);
+        if (p.segment_chunks > 0) own.segments = max(1, (own.chunks + p.segment_chunks - 1) / p.segment_chunks);
+      }
       if (p.intermediate_every > 0) {
         own.states = static_cast<int32_t>((length + p.intermediate_every - 1) / p.intermediate_every);
       }
     }
-    ScanCounts(shared.counts).ExclusiveScan(own, sum, Counts{0, 0}, Add(), total);
+    ScanCounts(shared.counts).ExclusiveScan(own, sum, Counts{}, Add(), total);
     if (n <= p.N) {
       p.chunks[n] = before.chunks + sum.chunks;
+      if (p.segments != nullptr) p.segments[n] = before.segments + sum.segments;
       if (p.intermediate_begin != nullptr) p.intermediate_begin[n] = before.states + sum.states;
     }
     before = Add()(before, total);

@@ -16,6 +16,8 @@ struct PlanParams {
   int64_t* begin;               // [N+1], see Layout
   int32_t* chunks;              // [N+1]
   int32_t* intermediate_begin;  // [N+1] or null
+  int32_t segment_chunks;       // chunks of a segment at most, 0: no table
+  int32_t* segments;            // [N+1] or null
   int32_t* order;               // [N] sequences, those of more chunks first up to rounding, or null
 };
 

@@ -219,17 +219,35 @@ TEST_F(CudaPtx, MmaOfTf32IsTheMatrixProduct) {
   }
 }
 
-__global__ void run_round_tf32(uint32_t* x) { x[threadIdx.x] = ptx::round_tf32(__uint_as_float(x[threadIdx.x])); }
-
-TEST_F(CudaPtx, RoundTf32KeepsElevenBits) {
+// fp32 operands count as their upper 19 bits: what tf32.cuh makes up for.
+TEST_F(CudaPtx, MmaTf32CutsItsOperands) {
   Random random(3);
-  Array<uint32_t> x(1024);
-  for (uint32_t& u : x.host) u = static_cast<uint32_t>(random.integer(0x00800000, 0x7f7fdfff));
-  const std::vector<uint32_t> before = x.host;
-  run_round_tf32<<<1, 1024>>>(x.device());
-  x.fetch();
-  for (size_t i = 0; i < before.size(); ++i)
-    EXPECT_EQ(x.host[i] & ~0x1fffu, (before[i] + 0x1000u) & ~0x1fffu) << before[i];
+  Array<float> c(32 * 4);
+  Array<uint32_t> a(32 * 4), b(32 * 2);
+  constexpr uint32_t kOne = 0x3f800000u, kKept = 0xffffe000u;
+  for (const bool of_a : {true, false}) {
+    Array<uint32_t>&cut = of_a ? a : b, &plain = of_a ? b : a;
+    for (uint32_t& u : plain.host) u = 0;  // an identity would need a layout; one inner index alone does not
+    for (uint32_t& u : cut.host) u = static_cast<uint32_t>(random.integer(0x3f800000, 0x407fffff));
+    for (int lane = 0; lane < 32; lane += 4) {  // inner index 0 is in the lanes of t = 0, in registers 0 and 1 of A
+      plain.host[lane * (of_a ? 2 : 4)] = kOne;
+      if (!of_a) plain.host[lane * 4 + 1] = kOne;
+    }
+    for (float& x : c.host) x = 0.0f;
+    run_mma_tf32<<<1, 32>>>(c.device(), a.device(), b.device());
+    c.fetch();
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int r = 0; r < 4; ++r) {
+        const Place at = c_place(lane, r);
+        const uint32_t u = of_a ? a.host[at.row % 8 * 16 + at.row / 8] : b.host[at.column * 8];
+        const uint32_t kept = u & kKept;
+        float expected;
+        std::memcpy(&expected, &kept, sizeof(expected));
+        EXPECT_EQ(c.host[lane * 4 + r], expected)
+            << (of_a ? "A" : "B") << ", row " << at.row << ", column " << at.column;
+      }
+    }
+  }
 }
 
 template <bool kTrans>

@@ -81,7 +81,8 @@ TEST_F(CudaState, Row10_NoStateInBF16StateOutAndAnEmptySequence) {
 
 TEST_F(CudaState, Row16_ResumedAtMultiplesOf16IsTheWholeInBits) {
   for (const int64_t T : {65, 96, 129, 200}) {
-    const Case c({.T = T, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 231});
+    Case c({.T = T, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 231});
+    c.options.sequence_split = FKDA_SPLIT_NEVER;
     const Outputs whole = run_on_gpu(c, kFp32);
     for (int64_t cut = 16; cut < T; cut += 32) {
       const Outputs head = run_on_gpu(c.part(0, 0, cut, c.initial_state), kFp32);
@@ -230,16 +231,17 @@ TEST_F(CudaState, Row61_ACheckpointIsTheFinalStateOfItsPrefixInBits) {
     for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
       for (const int32_t dtype : {FKDA_FLOAT32, FKDA_BFLOAT16}) {
         for (const int32_t offset_dtype : {FKDA_INT32, FKDA_INT64}) {
-          const Case c({.H = 2,
-                        .K = D,
-                        .V = D,
-                        .cu = {0, 130, 130, 137, 237},
-                        .initial_state = FKDA_FLOAT32,
-                        .state_layout = layout,
-                        .checkpoint_offsets =
-                            {{128, 0, 16, 112, -1}, {0, -1, -1, -1, -5}, {0, -1, 0, -1, -1}, {96, 96, 80, 64, 48}},
-                        .checkpoint_offset_dtype = offset_dtype,
-                        .seed = 241});
+          Case c({.H = 2,
+                  .K = D,
+                  .V = D,
+                  .cu = {0, 130, 130, 137, 237},
+                  .initial_state = FKDA_FLOAT32,
+                  .state_layout = layout,
+                  .checkpoint_offsets =
+                      {{128, 0, 16, 112, -1}, {0, -1, -1, -1, -5}, {0, -1, 0, -1, -1}, {96, 96, 80, 64, 48}},
+                  .checkpoint_offset_dtype = offset_dtype,
+                  .seed = 241});
+          c.options.sequence_split = FKDA_SPLIT_NEVER;
           const Want want = {.out = FKDA_FLOAT32, .final_state = FKDA_FLOAT32, .checkpoints = dtype};
           const Outputs outputs = run_on_gpu(c, want);
           for (int64_t n = 0; n < c.N; ++n) {

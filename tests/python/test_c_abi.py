@@ -48,6 +48,7 @@ class Problem(ctypes.Structure):
         ("backend", ctypes.c_char_p),
         ("progress", ProgressCallback),
         ("progress_user", ctypes.c_void_p),
+        ("sequence_split", ctypes.c_int32),
     ]  # fmt: skip
 
 

@@ -24,13 +24,6 @@ __device__ __forceinline__ void mma_m16n8k16_fp16(float (&c)[4], const uint32_t 
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// fp32 to the nearest tf32 (11 significant bits, fp32's range), ties away from zero.
-__device__ __forceinline__ uint32_t round_tf32(float x) {
-  uint32_t y;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-  return y;
-}
-
 // A (16 x 8, tf32): a[0] (g, t), a[1] (g+8, t), a[2] (g, t+4), a[3] (g+8, t+4); B (8 x 8): b0 (t, g), b1 (t+4, g).
 __device__ __forceinline__ void mma_m16n8k8_tf32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(

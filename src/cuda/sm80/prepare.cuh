@@ -9,6 +9,7 @@
 
 #include "cuda/block/convert.cuh"
 #include "cuda/block/gate.cuh"
+#include "cuda/block/tf32.cuh"
 #include "cuda/params.cuh"
 #include "cuda/ptx/mma_sync.cuh"
 #include "cuda/tile/image.cuh"
@@ -293,7 +294,7 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
     }
     const auto put = [&](int i, int column, float a, float b, float x, float y) {
       *reinterpret_cast<uint4*>(kr + wide_place(i, column)) =
-          make_uint4(ptx::round_tf32(a), ptx::round_tf32(b), ptx::round_tf32(x), ptx::round_tf32(y));
+          make_uint4(rounded_by_the_cut(a), rounded_by_the_cut(b), rounded_by_the_cut(x), rounded_by_the_cut(y));
     };
 #pragma unroll
     for (int i = 0; i < kChunk / 2; i += 2) {
@@ -313,7 +314,7 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
     });
     auto* T = reinterpret_cast<uint32_t*>(image + Im::kT);
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) T[wide_place(thread, i)] = ptx::round_tf32(x[i] * s.b[thread]);
+    for (int i = 0; i < kChunk; ++i) T[wide_place(thread, i)] = rounded_by_the_cut(x[i] * s.b[thread]);
   } else if (thread < 2 * kChunk) {
     const int j = thread - kChunk;
     auto* M = reinterpret_cast<__nv_bfloat16*>(image + Im::kM);

@@ -22,6 +22,7 @@
 
 #include <cstdint>
 
+#include "cuda/block/tf32.cuh"
 #include "cuda/ptx/hopper.cuh"
 
 namespace flashkda::cuda::sm90 {
@@ -104,13 +105,6 @@ __device__ __forceinline__ int unit_64(int row, int unit) { return (unit ^ (row 
 __device__ __forceinline__ constexpr int frame_place(int c) {
   return c / 16 * 16 + c % 8 / 2 * 4 + c % 16 / 8 * 2 + c % 2;
 }
-
-// The tensor cores cut fp32 operands down to tf32; on average that takes 2^-11 / (2 ln 2) of a number, which the scales
-// give back for R, U and w, so that what is left has the size of a rounding error. T is rounded: its ones must stay.
-inline constexpr float kUncut = 1.0f + 3.5222e-4f;
-
-// fp32 to where the tensor cores' cut to tf32 rounds it, ties away from zero.
-__device__ __forceinline__ uint32_t rounded_by_the_cut(float x) { return __float_as_uint(x) + 0x1000u; }
 
 // a_i, in units of c: the token's distance from the anchor, but the same for eight tokens, which saves the column role
 // an addition a token.

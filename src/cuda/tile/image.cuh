@@ -11,6 +11,8 @@
 // nothing erases an error there that is orthogonal to later keys: those two have 11 significant bits (tf32) and not 8.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 
 namespace flashkda::cuda {

@@ -1,0 +1,29 @@
+// Where a batch is cut along its tokens, as plain data: decided on the host from sizes alone, never from the lengths of
+// a packed batch, which only the device knows. docs/kernels/split.md has the cost model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/problem.hpp"
+
+namespace flashkda::cuda {
+
+struct SplitPlan {
+  int64_t segment_chunks = 0;  // chunks of a segment, at most; sequences of fewer are not split
+  int64_t segments = 0;        // of all sequences, at most; 0: nothing is split
+  int32_t row_segments = 1;    // of a dense batch's sequence, exactly
+  double microseconds = 0.0;   // what the model expects, on an H200
+};
+
+// The fastest cut for `processors` multiprocessors, in two segments a sequence at least.
+SplitPlan plan_split(const Problem& p, int processors);
+
+// What the model expects of the portable and of the fused path, where a packed batch's longest sequence is taken to be
+// twice the mean.
+double portable_microseconds(const Problem& p, int processors);
+double fused_microseconds(const Problem& p, int processors);
+
+std::string describe(const SplitPlan& plan);  // one line
+
+}  // namespace flashkda::cuda
