@@ -55,7 +55,7 @@ def run_ctest(build, jobs, logs):
 def run_direct(program, logs):
     """The test program as it comes and on each path alone."""
     runs = []
-    for path in ("", "cuda_fused", "cuda_portable", "cuda_split"):
+    for path in ("", "cuda_fused", "cuda_wgmma", "cuda_split", "cuda_portable", "cuda_portable_split"):
         results = logs / f"test_cuda_{path or 'default'}.xml"
         environment = os.environ | ({"FLASH_KDA_BACKEND": path} if path else {})
         runs.append((results, subprocess.Popen([program, f"--gtest_output=xml:{results}"], env=environment)))

@@ -55,39 +55,18 @@ constexpr Implementation kImplementations[] = {
         .workspace_size = cuda::workspace_size,
         .forward = cuda::forward,
     },
-    {
-        .name = "cuda_fused",
-        .device_type = FKDA_CUDA,
-        .automatic = false,
-        .features = kCudaOptions,
-        .available = cuda::available,
-        .detail = cuda::detail_fused,
-        .check = cuda::check_problem,
-        .workspace_size = cuda::workspace_size_fused,
-        .forward = cuda::forward_fused,
-    },
-    {
-        .name = "cuda_split",
-        .device_type = FKDA_CUDA,
-        .automatic = false,
-        .features = kCudaOptions,
-        .available = cuda::available,
-        .detail = cuda::detail_split,
-        .check = cuda::check_problem,
-        .workspace_size = cuda::workspace_size_split,
-        .forward = cuda::forward_split,
-    },
-    {
-        .name = "cuda_portable",
-        .device_type = FKDA_CUDA,
-        .automatic = false,
-        .features = kCudaOptions,
-        .available = cuda::available,
-        .detail = cuda::detail_portable,
-        .check = cuda::check_problem,
-        .workspace_size = cuda::workspace_size_portable,
-        .forward = cuda::forward_portable,
-    },
+#define FLASHKDA_CUDA_PATH(path)                                                                   \
+  {                                                                                                \
+    .name = "cuda_" #path, .device_type = FKDA_CUDA, .automatic = false, .features = kCudaOptions, \
+    .available = cuda::available, .detail = cuda::detail_##path, .check = cuda::check_problem,     \
+    .workspace_size = cuda::workspace_size_##path, .forward = cuda::forward_##path,                \
+  }
+    FLASHKDA_CUDA_PATH(fused),
+    FLASHKDA_CUDA_PATH(wgmma),
+    FLASHKDA_CUDA_PATH(split),
+    FLASHKDA_CUDA_PATH(portable),
+    FLASHKDA_CUDA_PATH(portable_split),
+#undef FLASHKDA_CUDA_PATH
 #endif
     {
         .name = "reference",

@@ -40,8 +40,21 @@ int64_t recurrent_tokens(const Problem& p) {
   return p.T <= p.N * kFewTokens ? kFewTokens : -1;
 }
 
-// What runs a problem. kSplit is the portable path with sequences cut into segments.
-enum class Path { kPortable, kSplit, kFused };
+// What runs a problem: the fused kernel, or prepare and recur of an engine, with sequences cut into segments or not.
+struct Path {
+  bool fused = false;
+  Engine engine = Engine::kMmaSync;
+  bool split = false;
+};
+
+size_t image_bytes(const Problem& p, Engine engine) {
+#ifdef FLASHKDA_WITH_SM90
+  if (engine == Engine::kWgmma) return sm90::image_bytes();
+#else
+  static_cast<void>(engine);
+#endif
+  return static_cast<size_t>(p.K == 128 ? Image<128>::kBytes : Image<64>::kBytes);
+}
 
 int multiprocessors(int device) {
   int count = 0;
@@ -57,20 +70,21 @@ struct Workspace {
   SplitPlan split;
 
   Workspace(const Problem& p, Path path) {
-    const bool fused = path == Path::kFused;
-    chunk_bound = p.packed() ? p.T / kChunk + p.N : p.B * ((p.T + kChunk - 1) / kChunk);
+    const bool fused = path.fused;
+    const int64_t chunk = chunk_tokens(path.engine);
+    chunk_bound = p.packed() ? p.T / chunk + p.N : p.B * ((p.T + chunk - 1) / chunk);
     if (!fused && recurrent_tokens(p) == kEvery) return;
     if (p.packed()) {
       begin = take((p.N + 1) * 8);
       chunks = take((p.N + 1) * 4);
       if (present(p.intermediate_states)) intermediate_begin = take((p.N + 1) * 4);
       if (fused) order = take(p.N * 4);
-      if (path == Path::kSplit) segments = take((p.N + 1) * 4);
+      if (path.split) segments = take((p.N + 1) * 4);
     }
     if (fused) return;
-    images = take(chunk_bound * p.HV * (p.K == 128 ? Image<128>::kBytes : Image<64>::kBytes));
-    if (path != Path::kSplit) return;
-    split = plan_split(p, multiprocessors(p.q.device_index));
+    images = take(chunk_bound * p.HV * static_cast<int64_t>(image_bytes(p, path.engine)));
+    if (!path.split) return;
+    split = plan_split(p, path.engine, multiprocessors(p.q.device_index));
     ends = take(split.segments * p.HV * p.V * p.K * 4);
     transitions =
         take(split.segments * p.HV * (p.K == 128 ? sm80::Transition<128>::kBytes : sm80::Transition<64>::kBytes));
@@ -133,11 +147,13 @@ Layout make_layout(const Problem& p, const Workspace& w, char* workspace, Path p
   layout.N = static_cast<int32_t>(p.N);
   layout.HV = static_cast<int32_t>(p.HV);
   layout.group = static_cast<int32_t>(p.group());
-  layout.row_chunks = static_cast<int32_t>((p.T + kChunk - 1) / kChunk);
+  const int64_t chunk = chunk_tokens(path.engine);
+  layout.row_chunks = static_cast<int32_t>((p.T + chunk - 1) / chunk);
   layout.row_segments = w.split.row_segments;
   if (!p.packed() || w.bytes == 0) return layout;
-  if (path != Path::kFused) layout.left_out = recurrent_tokens(p);
+  if (!path.fused) layout.left_out = recurrent_tokens(p);
   PlanParams plan{};
+  plan.chunk_tokens = static_cast<int32_t>(chunk);
   plan.left_out = layout.left_out;
   plan.cu_seqlens = integers_of(p.cu_seqlens);
   plan.T = p.T;
@@ -148,8 +164,8 @@ Layout make_layout(const Problem& p, const Workspace& w, char* workspace, Path p
     plan.intermediate_every = p.intermediate_every;
     plan.intermediate_begin = reinterpret_cast<int32_t*>(workspace + w.intermediate_begin);
   }
-  if (path == Path::kFused) plan.order = reinterpret_cast<int32_t*>(workspace + w.order);
-  if (path == Path::kSplit) {
+  if (path.fused) plan.order = reinterpret_cast<int32_t*>(workspace + w.order);
+  if (path.split) {
     plan.segment_chunks = static_cast<int32_t>(w.split.segment_chunks);
     plan.segments = reinterpret_cast<int32_t*>(workspace + w.segments);
   }
@@ -176,9 +192,10 @@ void set_states(Params& params, const Problem& p) {
 
 #ifdef FLASHKDA_WITH_SM90
 void launch_fused(const Problem& p, char* workspace, cudaStream_t stream) {
-  const Workspace w(p, Path::kFused);
+  const Path path = {.fused = true};
+  const Workspace w(p, path);
   sm90::FusedParams fused{};
-  fused.layout = make_layout(p, w, workspace, Path::kFused, stream);
+  fused.layout = make_layout(p, w, workspace, path, stream);
   if (p.packed()) fused.order = reinterpret_cast<const int32_t*>(workspace + w.order);
   fused.q = sm90::make_tensor_map(p.q);
   fused.k = sm90::make_tensor_map(p.k);
@@ -201,12 +218,63 @@ void launch_fused(const Problem& p, char* workspace, cudaStream_t stream) {
 }
 #endif
 
-// Portable, split or not.
+// The kernels of prepare and recur by engine.
 template <int K>
-void launch_portable(const Problem& p, Path path, char* workspace, cudaStream_t stream) {
+class Kernels {
+ public:
+  Kernels(const Problem& p, [[maybe_unused]] Engine engine, cudaStream_t stream)
+      : processors_(multiprocessors(p.q.device_index)), stream_(stream) {
+#ifdef FLASHKDA_WITH_SM90
+    wgmma_ = engine == Engine::kWgmma;
+    if (wgmma_) v_ = sm90::make_tensor_map(p.v);
+#endif
+  }
+
+  void prepare(const sm80::PrepareParams& p, int64_t blocks) const {
+#ifdef FLASHKDA_WITH_SM90
+    if (wgmma_) return sm90::launch_prepare(p, blocks, stream_);
+#endif
+    sm80::launch_prepare<K>(p, blocks, stream_);
+  }
+
+  void affine(const sm80::AffineParams& p, int64_t runs) const {
+#ifdef FLASHKDA_WITH_SM90
+    if (wgmma_) return sm90::launch_affine(p, v_, runs, stream_);
+#endif
+    sm80::launch_affine<K>(p, runs, stream_);
+  }
+
+  // runs: of segments if there are any, else of sequences, times value heads.
+  void recur(const sm80::RecurParams& p, int64_t runs) const {
+#ifdef FLASHKDA_WITH_SM90
+    if (wgmma_) return sm90::launch_recur(p, v_, runs, stream_);
+#endif
+    if constexpr (K == 128) {
+      // Two tiles a warp where the runs alone fill the machine, twice the blocks where they do not. Segments, of which
+      // two blocks find room on an SM, fill it later.
+      if ((p.ends != nullptr ? runs : 2 * runs) > processors_) {
+        sm80::launch_recur<K, 4, 2>(p, K, runs, stream_);
+        return;
+      }
+    }
+    sm80::launch_recur<K, 4, 1>(p, K, runs, stream_);
+  }
+
+ private:
+  int processors_;
+  cudaStream_t stream_;
+#ifdef FLASHKDA_WITH_SM90
+  bool wgmma_;
+  CUtensorMap v_;
+#endif
+};
+
+template <int K>
+void launch_two_kernels(const Problem& p, Path path, char* workspace, cudaStream_t stream) {
   const Workspace w(p, path);
   const Layout layout = make_layout(p, w, workspace, path, stream);
 
+  const Kernels<K> kernels(p, path.engine, stream);
   const int64_t heads = p.N * p.HV, few = recurrent_tokens(p);
   if (few >= 0) {
     sm80::RecurrentParams recurrent{};
@@ -245,7 +313,7 @@ void launch_portable(const Problem& p, Path path, char* workspace, cudaStream_t 
   prepare.beta_activation = p.beta_activation;
   prepare.qk_l2norm = p.qk_l2norm != 0;
   prepare.images = workspace + w.images;
-  if (w.chunk_bound > 0) sm80::launch_prepare<K>(prepare, w.chunk_bound * p.HV, stream);
+  if (w.chunk_bound > 0) kernels.prepare(prepare, w.chunk_bound * p.HV);
 
   sm80::RecurParams recur{};
   recur.layout = layout;
@@ -279,19 +347,10 @@ void launch_portable(const Problem& p, Path path, char* workspace, cudaStream_t 
     affine.ends = recur.ends = reinterpret_cast<float*>(workspace + w.ends);
     affine.transitions = workspace + w.transitions;
     affine.forgets = reinterpret_cast<int32_t*>(workspace + w.forgets);
-    sm80::launch_affine<K>(affine, w.split.segments * p.HV, stream);
+    kernels.affine(affine, w.split.segments * p.HV);
     sm80::launch_combine<K>({layout, affine.ends, affine.transitions, affine.forgets}, heads, stream);
   }
-  const int64_t runs = w.split.segments > 0 ? w.split.segments * p.HV : heads;
-  if constexpr (K == 128) {
-    // Two tiles a warp where the runs alone fill the machine, twice the blocks where they do not. Segments, of which
-    // two blocks find room on an SM, fill it later.
-    if ((w.split.segments > 0 ? runs : 2 * runs) > multiprocessors(p.q.device_index)) {
-      sm80::launch_recur<K, 4, 2>(recur, K, runs, stream);
-      return;
-    }
-  }
-  sm80::launch_recur<K, 4, 1>(recur, K, runs, stream);
+  kernels.recur(recur, w.split.segments > 0 ? w.split.segments * p.HV : heads);
 }
 
 }  // namespace
@@ -310,12 +369,12 @@ bool available() {
   return false;
 }
 
-const char* detail() { return "sm_80 and later; sm_90: the faster of cuda_fused and cuda_portable"; }
+const char* detail() { return "sm_80 and later; the fastest of the paths below"; }
 const char* detail_fused() { return "one fused kernel on sm_90 where it fits, else as cuda_portable"; }
-const char* detail_split() {
-  return "as cuda_portable, with sequences cut into segments wherever there are two chunks";
-}
+const char* detail_wgmma() { return "two kernels on wgmma on sm_90 where they fit, else as cuda_portable"; }
+const char* detail_split() { return "as cuda_wgmma, with sequences cut into segments"; }
 const char* detail_portable() { return "two kernels on mma.sync, one for sequences of a few tokens, sm_80 and later"; }
+const char* detail_portable_split() { return "as cuda_portable, with sequences cut into segments"; }
 
 void check_problem(const Problem& p) {
   constexpr int64_t kAlignment = 16;
@@ -346,57 +405,81 @@ void check_problem(const Problem& p) {
       }
     }
   }
-  const Workspace w(p, Path::kSplit);
+  const Workspace w(p, {.split = true});
   check_blocks(w.chunk_bound * p.HV, "the prepare kernel");
   check_blocks(std::max(w.split.segments, p.N) * p.HV * (p.V / sm80::recur_columns(4, 1)), "the recurrence kernel");
+  check_blocks(p.N * p.HV * (p.V / sm80::kCombineColumns), "the chain over segments");
 }
 
 namespace {
 
-bool fused_fits(const Problem& p) {
 #ifdef FLASHKDA_WITH_SM90
-  if (p.K != sm90::D || p.V != sm90::D || p.gate != FKDA_GATE_BOUNDED || !p.qk_l2norm) return false;
+bool is_sm90(const Problem& p) {
+  int major = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, p.q.device_index), "cudaDeviceGetAttribute");
+  return major == 9;
+}
+
+// What the Hopper kernels ask of a problem. They see states at multiples of 32 tokens only.
+bool hopper_fits(const Problem& p) {
+  return p.K == sm90::D && p.V == sm90::D && !present(p.checkpoints) && !present(p.intermediate_states) &&
+         !p.batch_invariant && sm90::mappable(p.v) && is_sm90(p);
+}
+#endif
+
+bool fused_fits([[maybe_unused]] const Problem& p) {
+#ifdef FLASHKDA_WITH_SM90
+  if (p.gate != FKDA_GATE_BOUNDED || !p.qk_l2norm) return false;
   if (!(p.lower_bound >= sm90::kLowestBound && p.lower_bound <= 0.0f)) return false;
-  if (present(p.checkpoints) || present(p.intermediate_states) || p.batch_invariant) return false;
   if (p.out.dtype != FKDA_BFLOAT16) return false;
   for (const fkda_tensor* t : {&p.q, &p.k, &p.g, &p.v}) {
     if (t->dtype != FKDA_BFLOAT16 || !sm90::mappable(*t)) return false;
   }
-  int major = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, p.q.device_index), "cudaDeviceGetAttribute");
-  return major == 9;
+  return hopper_fits(p);
 #else
-  static_cast<void>(p);
   return false;
 #endif
 }
 
-// Where the fused kernel is the faster one: few heads leave most SMs without a block, and a sequence of at most 16
-// tokens is half a chunk there and a whole one on the portable path. Measured on an H200, docs/kernels/sm90a.md.
-constexpr int64_t kFewHeads = 16;
-constexpr int64_t kShortSequence = 17;  // tokens, on average
-constexpr int64_t kMostHeads = 96;      // of all sequences: above, no cut was seen to pay
-
-Path portable(const Problem&) { return Path::kPortable; }
-Path fused(const Problem& p) { return fused_fits(p) ? Path::kFused : Path::kPortable; }
-
-bool may_split(const Problem& p) {
-  return p.sequence_split != FKDA_SPLIT_NEVER && !p.batch_invariant && recurrent_tokens(p) < 0 && p.N > 0;
+Engine best_engine([[maybe_unused]] const Problem& p) {
+#ifdef FLASHKDA_WITH_SM90
+  if (recurrent_tokens(p) < 0 && hopper_fits(p)) return Engine::kWgmma;
+#endif
+  return Engine::kMmaSync;
 }
 
-Path split(const Problem& p) { return may_split(p) ? Path::kSplit : Path::kPortable; }
+bool may_split(const Problem& p) {
+  return p.sequence_split != FKDA_SPLIT_NEVER && !p.batch_invariant && recurrent_tokens(p) < 0 && p.N * p.HV > 0;
+}
 
-// The fastest.
+Path portable(const Problem&) { return {}; }
+Path portable_split(const Problem& p) { return {.split = may_split(p)}; }
+Path wgmma(const Problem& p) { return {.engine = best_engine(p)}; }
+Path split(const Problem& p) { return {.engine = best_engine(p), .split = may_split(p)}; }
+Path fused(const Problem& p) { return {.fused = fused_fits(p)}; }
+
+// The one that the model expects to be the fastest.
 Path choose(const Problem& p) {
-  const bool fits = fused_fits(p);
-  if (may_split(p) && p.N * p.HV <= kMostHeads) {
-    const int processors = multiprocessors(p.q.device_index);
-    const double otherwise = fits ? std::min(portable_microseconds(p, processors), fused_microseconds(p, processors))
-                                  : portable_microseconds(p, processors);
-    if (plan_split(p, processors).microseconds < otherwise) return Path::kSplit;
+  Path best;
+  if (recurrent_tokens(p) >= 0 || p.batch_invariant || p.N * p.HV == 0) return best;
+  const int processors = multiprocessors(p.q.device_index);
+  double best_time = whole_microseconds(p, best.engine, processors);
+  const auto offer = [&](const Path& path, double time) {
+    if (time < best_time) {
+      best = path;
+      best_time = time;
+    }
+  };
+  const bool splits = may_split(p);
+  if (splits) offer({.split = true}, plan_split(p, Engine::kMmaSync, processors).microseconds);
+  if (best_engine(p) == Engine::kWgmma) {
+    offer({.engine = Engine::kWgmma}, whole_microseconds(p, Engine::kWgmma, processors));
+    if (splits) {
+      offer({.engine = Engine::kWgmma, .split = true}, plan_split(p, Engine::kWgmma, processors).microseconds);
+    }
   }
-  if (fits && p.N * p.HV >= kFewHeads && p.B * p.T >= p.N * kShortSequence) return Path::kFused;
-  return Path::kPortable;
+  if (fused_fits(p)) offer({.fused = true}, fused_microseconds(p, processors));
+  return best;
 }
 
 void forward_on(const Problem& p, Path path, void* workspace_pointer, void* stream_pointer) {
@@ -406,15 +489,15 @@ void forward_on(const Problem& p, Path path, void* workspace_pointer, void* stre
   auto* const stream = static_cast<cudaStream_t>(stream_pointer);
   if (debugging()) check_device_values(p, stream);
 #ifdef FLASHKDA_WITH_SM90
-  if (path == Path::kFused) {
+  if (path.fused) {
     launch_fused(p, workspace, stream);
     return;
   }
 #endif
   if (p.K == 128) {
-    launch_portable<128>(p, path, workspace, stream);
+    launch_two_kernels<128>(p, path, workspace, stream);
   } else {
-    launch_portable<64>(p, path, workspace, stream);
+    launch_two_kernels<64>(p, path, workspace, stream);
   }
 }
 
@@ -423,15 +506,16 @@ size_t bytes_on(const Problem& p, Path path) { return static_cast<size_t>(Worksp
 }  // namespace
 
 size_t workspace_size(const Problem& p) { return bytes_on(p, choose(p)); }
-size_t workspace_size_fused(const Problem& p) { return bytes_on(p, fused(p)); }
-size_t workspace_size_split(const Problem& p) { return bytes_on(p, split(p)); }
-size_t workspace_size_portable(const Problem& p) { return bytes_on(p, portable(p)); }
-
 void forward(const Problem& p, void* workspace, void* stream) { forward_on(p, choose(p), workspace, stream); }
-void forward_fused(const Problem& p, void* workspace, void* stream) { forward_on(p, fused(p), workspace, stream); }
-void forward_split(const Problem& p, void* workspace, void* stream) { forward_on(p, split(p), workspace, stream); }
-void forward_portable(const Problem& p, void* workspace, void* stream) {
-  forward_on(p, portable(p), workspace, stream);
-}
+
+#define FLASHKDA_CUDA_PATH(path)                                                  \
+  size_t workspace_size_##path(const Problem& p) { return bytes_on(p, path(p)); } \
+  void forward_##path(const Problem& p, void* workspace, void* stream) { forward_on(p, path(p), workspace, stream); }
+FLASHKDA_CUDA_PATH(fused)
+FLASHKDA_CUDA_PATH(wgmma)
+FLASHKDA_CUDA_PATH(split)
+FLASHKDA_CUDA_PATH(portable)
+FLASHKDA_CUDA_PATH(portable_split)
+#undef FLASHKDA_CUDA_PATH
 
 }  // namespace flashkda::cuda

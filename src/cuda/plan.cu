@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) plan(const __grid_constant__ PlanPar
     if (n < p.N) {
       const int64_t length = p.begin[n + 1] - p.begin[n];
       if (length > p.left_out) {
-        own.chunks = static_cast<int32_t>((length + kChunk - 1) / kChunk);
+        own.chunks = static_cast<int32_t>((length + p.chunk_tokens - 1) / p.chunk_tokens);
         if (p.segment_chunks > 0) own.segments = max(1, (own.chunks + p.segment_chunks - 1) / p.segment_chunks);
       }
       if (p.intermediate_every > 0) {

@@ -10,6 +10,7 @@ namespace flashkda::cuda {
 struct PlanParams {
   Integers cu_seqlens;  // [N+1]
   int64_t T;
+  int32_t chunk_tokens;
   int64_t left_out;  // sequences of at most so many tokens have no chunks
   int32_t N;
   int32_t intermediate_every;   // tokens, 0: no table

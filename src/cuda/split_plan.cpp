@@ -3,103 +3,116 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/error.hpp"
 #include "cuda/tile/image.cuh"
 
 namespace flashkda::cuda {
+
+int64_t chunk_tokens(Engine engine) { return engine == Engine::kWgmma ? 2 * kChunk : kChunk; }
+
 namespace {
 
-constexpr int64_t kShortestSegment = 4;  // chunks
+constexpr int64_t kShortestSegment = 64;  // tokens
 
-// Measured on an H200, K = V = 128, microseconds. A start is what a kernel takes however short the work is.
-constexpr double kPrepareToken = 0.667e-3;  // a token and head, all SMs busy
-constexpr double kPrepareStart = 4.0;
-constexpr double kAffineChunk = 1.43, kAffineStart = 16.0;      // one block an SM
-constexpr double kChainStep = 1.9, kChainStart = 3.0;           // one block an SM
-constexpr double kNarrowChunk = 0.77, kNarrowPairChunk = 1.24;  // 64 columns a block, one and two blocks an SM
-constexpr double kWideChunk = 1.19, kWidePairChunk = 2.08;      // 128 columns a block
-constexpr double kRecurStart = 9.0;
-constexpr double kFusedChunk = 0.92, kFusedSharedChunk = 1.2;  // 16 tokens; a head on two SMs, on one
-constexpr double kFusedStart = 10.0;
-constexpr double kStateBytes = 4.0e6;  // moved in a microsecond
+// Microseconds, measured on an H200 with K = V = 128. A start is what a kernel takes however short the work is; the
+// others are of a token, of one block an SM if nothing else is said.
+struct Costs {
+  double prepare_start, prepare;  // of a head, all SMs busy
+  double affine_start, affine;
+  int affine_blocks;          // of a segment and head
+  double recur_start, recur;  // fewer blocks than SMs: the walk itself
+  double recur_full;          // of one run of an SM that is full
+  int recur_places;           // runs that fill an SM
+  double recur_state;         // a wave of runs whose states another wave's must wait for
+};
+constexpr Costs kMmaSyncCosts = {4.0, 0.65e-3, 16.0, 1.43 / 16, 1, 9.0, 0.77 / 16, 1.04 / 16, 2, 7.0};
+constexpr Costs kWgmmaCosts = {4.0, 0.78e-3, 10.0, 0.94 / 32, 2, 9.0, 1.31 / 32, 1.37 / 32, 1, 3.0};
+constexpr double kChainStart = 3.0, kChainStep = 1.9;
+constexpr double kFusedStart = 9.0, kFused = 1.84 / 32, kFusedFull = 2.4 / 32;  // a head on two SMs, on one
+constexpr double kStateBytes = 4.0e6;                                           // moved in a microsecond
+
+const Costs& costs(Engine engine) { return engine == Engine::kWgmma ? kWgmmaCosts : kMmaSyncCosts; }
 
 int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
-int64_t chunk_count(const Problem& p) { return p.packed() ? ceil_divide(p.T, kChunk) : p.B * ceil_divide(p.T, kChunk); }
+int64_t tokens(const Problem& p) { return p.B * p.T; }
 
-// Chunks of the longest sequence, guessed where only the device knows.
-int64_t longest(const Problem& p) {
-  const int64_t all = chunk_count(p);
-  if (p.N == 1) return all;
-  return p.packed() ? std::min(all, ceil_divide(2 * all, p.N)) : ceil_divide(p.T, kChunk);
+// Tokens and those that fill last chunks up; of a packed batch half a chunk a sequence.
+int64_t padded_tokens(const Problem& p, int64_t chunk) {
+  return p.packed() ? p.T + p.N * chunk / 2 : p.B * ceil_divide(p.T, chunk) * chunk;
 }
 
-double prepare_time(const Problem& p) {
-  return kPrepareStart + kPrepareToken * static_cast<double>(chunk_count(p) * kChunk * p.HV);
+// Tokens of the longest sequence, guessed where only the device knows.
+int64_t longest(const Problem& p) { return p.packed() && p.N > 1 ? std::min(p.T, ceil_divide(2 * p.T, p.N)) : p.T; }
+
+double prepare_time(const Problem& p, Engine engine) {
+  const Costs& c = costs(engine);
+  return c.prepare_start + c.prepare * static_cast<double>(padded_tokens(p, chunk_tokens(engine)) * p.HV);
 }
 
-// The recurrence over `runs` runs of `chunks` chunks each.
-double recur_time(int64_t runs, int64_t chunks, int processors) {
-  const auto c = static_cast<double>(chunks);
-  if (2 * runs <= processors) return kRecurStart + kNarrowChunk * c;
-  if (runs <= processors) return kRecurStart + std::min(kNarrowPairChunk, kWideChunk) * c;
-  return static_cast<double>(ceil_divide(runs, 2 * processors)) * (kRecurStart + kWidePairChunk * c);
+// The recurrence over `runs` runs of `length` tokens each.
+double recur_time(int64_t runs, int64_t length, const Costs& c, int processors) {
+  const auto n = static_cast<double>(length);
+  if (2 * runs <= processors) return c.recur_start + c.recur * n;
+  const auto waves = static_cast<double>(ceil_divide(runs, int64_t{c.recur_places} * processors));
+  return waves * (c.recur_start + c.recur_full * c.recur_places * n) + (waves - 1.0) * c.recur_state;
 }
 
-double split_time(const Problem& p, int64_t segments, int64_t chunks, int processors) {
-  const int64_t inner = std::max<int64_t>(segments - p.N, 1) * p.HV;  // blocks of the segment kernel
+double split_time(const Problem& p, int64_t segments, int64_t length, Engine engine, int processors) {
+  const Costs& c = costs(engine);
+  const int64_t blocks = c.affine_blocks * std::max<int64_t>(segments - p.N, 1) * p.HV;
   const double affine =
-      static_cast<double>(ceil_divide(inner, processors)) * (kAffineStart + kAffineChunk * static_cast<double>(chunks));
-  const double steps = static_cast<double>(std::max<int64_t>(ceil_divide(longest(p), chunks) - 2, 0));
+      static_cast<double>(ceil_divide(blocks, processors)) * (c.affine_start + c.affine * static_cast<double>(length));
+  const auto steps = static_cast<double>(std::max<int64_t>(ceil_divide(longest(p), length) - 2, 0));
   const double chain = kChainStart + static_cast<double>(ceil_divide(p.N * p.HV * 8, processors)) * kChainStep * steps;
-  return prepare_time(p) + affine + chain + recur_time(segments * p.HV, chunks, processors);
+  return prepare_time(p, engine) + affine + chain + recur_time(segments * p.HV, length, c, processors);
 }
 
 }  // namespace
 
-SplitPlan plan_split(const Problem& p, int processors) {
-  const int64_t chunks = chunk_count(p), heads = p.N * p.HV;
+SplitPlan plan_split(const Problem& p, Engine engine, int processors) {
+  const int64_t chunk = chunk_tokens(engine), heads = p.N * p.HV, row_chunks = ceil_divide(p.T, chunk);
   SplitPlan best;
-  if (heads == 0 || chunks == 0) return best;
-  for (const int waves : {1, 2, 4}) {
+  if (heads == 0 || tokens(p) == 0) return best;
+  for (const int parts : {1, 2, 4, 8}) {  // segments and heads for half the SMs, for all, ...
     for (const int more : {0, 1}) {
       SplitPlan plan;
-      const int64_t a_sequence = std::max<int64_t>(waves * processors / heads + more, 2);
-      plan.segment_chunks = std::max(ceil_divide(chunks, a_sequence * p.N), kShortestSegment);
+      const int64_t a_sequence = std::max<int64_t>(parts * processors / (2 * heads) + more, 2);
+      plan.segment_chunks =
+          std::max(ceil_divide(p.packed() ? row_chunks : row_chunks * p.B, a_sequence * p.N), kShortestSegment / chunk);
       if (p.packed()) {
-        plan.segments = chunks / plan.segment_chunks + p.N;
+        plan.segments = row_chunks / plan.segment_chunks + p.N;
       } else {
-        plan.row_segments =
-            static_cast<int32_t>(std::max<int64_t>(ceil_divide(ceil_divide(p.T, kChunk), plan.segment_chunks), 1));
+        plan.row_segments = static_cast<int32_t>(ceil_divide(row_chunks, plan.segment_chunks));
         plan.segments = p.B * plan.row_segments;
       }
-      plan.microseconds = split_time(p, plan.segments, plan.segment_chunks, processors);
+      plan.microseconds = split_time(p, plan.segments, plan.segment_chunks * chunk, engine, processors);
       if (best.segments == 0 || plan.microseconds < best.microseconds) best = plan;
     }
   }
   return best;
 }
 
-double portable_microseconds(const Problem& p, int processors) {
-  const double all = recur_time(p.N * p.HV, ceil_divide(chunk_count(p), p.N), processors);
-  return prepare_time(p) + std::max(all, recur_time(p.HV, longest(p), processors));
+double whole_microseconds(const Problem& p, Engine engine, int processors) {
+  const Costs& c = costs(engine);
+  const double all = recur_time(p.N * p.HV, ceil_divide(padded_tokens(p, chunk_tokens(engine)), p.N), c, processors);
+  return prepare_time(p, engine) + std::max(all, recur_time(p.HV, longest(p), c, processors));
 }
 
 double fused_microseconds(const Problem& p, int processors) {
   const int64_t heads = p.N * p.HV;
-  const bool one_slice = 2 * heads <= processors;
-  const double chunk = one_slice ? kFusedChunk : kFusedSharedChunk;
+  const double token = 2 * heads <= processors ? kFused : kFusedFull;
   const double waves = std::max(1.0, static_cast<double>(heads) / processors);
   const double states = static_cast<double>(heads * p.K * p.V * 8) / kStateBytes;
-  const double mean = static_cast<double>(chunk_count(p)) / static_cast<double>(p.N);
+  const double mean = static_cast<double>(padded_tokens(p, 2 * kChunk)) / static_cast<double>(p.N);
   return std::max(
-      {waves * (kFusedStart + chunk * mean), kFusedStart + chunk * static_cast<double>(longest(p)), states});
+      {waves * (kFusedStart + token * mean), kFusedStart + token * static_cast<double>(longest(p)), states});
 }
 
-std::string describe(const SplitPlan& plan) {
+std::string describe(const SplitPlan& plan, Engine engine) {
   if (plan.segments == 0) return "not split";
-  return std::to_string(plan.segments) + " segments of at most " + std::to_string(plan.segment_chunks) + " chunks of " +
-         std::to_string(kChunk) + " tokens, " + std::to_string(std::lround(plan.microseconds)) + " us expected";
+  return std::to_string(plan.segments) + " segments of at most " +
+         std::to_string(plan.segment_chunks * chunk_tokens(engine)) + " tokens, " +
+         std::to_string(std::lround(plan.microseconds)) + " us expected";
 }
 
 }  // namespace flashkda::cuda

@@ -9,21 +9,26 @@
 
 namespace flashkda::cuda {
 
+// Which instructions walk the chunks: mma.sync 16 tokens at a time, or wgmma 32 at a time.
+enum class Engine { kMmaSync, kWgmma };
+
 struct SplitPlan {
-  int64_t segment_chunks = 0;  // chunks of a segment, at most; sequences of fewer are not split
+  int64_t segment_chunks = 0;  // chunks (of the engine) of a segment, at most; sequences of fewer are not split
   int64_t segments = 0;        // of all sequences, at most; 0: nothing is split
   int32_t row_segments = 1;    // of a dense batch's sequence, exactly
   double microseconds = 0.0;   // what the model expects, on an H200
 };
 
-// The fastest cut for `processors` multiprocessors, in two segments a sequence at least.
-SplitPlan plan_split(const Problem& p, int processors);
+int64_t chunk_tokens(Engine engine);
 
-// What the model expects of the portable and of the fused path, where a packed batch's longest sequence is taken to be
-// twice the mean.
-double portable_microseconds(const Problem& p, int processors);
+// The fastest cut for `processors` multiprocessors, in two segments a sequence at least where they are long enough.
+SplitPlan plan_split(const Problem& p, Engine engine, int processors);
+
+// What the model expects of sequences in one piece and of the fused path, where a packed batch's longest sequence is
+// taken to be twice the mean.
+double whole_microseconds(const Problem& p, Engine engine, int processors);
 double fused_microseconds(const Problem& p, int processors);
 
-std::string describe(const SplitPlan& plan);  // one line
+std::string describe(const SplitPlan& plan, Engine engine);  // one line
 
 }  // namespace flashkda::cuda

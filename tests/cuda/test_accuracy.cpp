@@ -1,5 +1,6 @@
 // o and the final state of the CUDA backend against the fp64 recurrence: every family of inputs, the trained layers,
 // and numbers that have broken other libraries. RowNN is the row of docs/cases.md.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -279,6 +280,45 @@ TEST_F(CudaNumerics, Row49_TheFirstTokenOfAChunkForgets) {
     for (const int64_t i : {int64_t{0}, c.initial_state.numel() / 2, c.initial_state.numel() - 1}) {
       const double expected = c.initial_state.get(i) * std::exp(-10.0);
       EXPECT_NEAR(faded.final_state.get(i), expected, 1e-5 * std::fabs(expected));
+    }
+  }
+}
+
+// A channel forgets nearly all once in every 4 tokens, each at a token of its own, and next to nothing at the others:
+// 2^-90 and more lie between tokens of neighbouring quarters, or nothing. What prepare sums up must not underflow where
+// a pair's own decay does not.
+TEST_F(CudaNumerics, Row49_OneTokenOfEveryFourForgets) {
+  for (const double nats : {20.0, 62.0, 69.0, 90.0, 200.0}) {  // 29, 89.4, 99.5, 130 and 289 bits
+    for (const bool alike : {true, false}) {                   // every channel at the same token, or each at its own
+      Case c({.T = 256,
+              .g_dtype = FKDA_FLOAT32,
+              .gate = FKDA_GATE_LOG,
+              .beta = FKDA_BETA_ACTIVATED,
+              .initial_state = FKDA_FLOAT32,
+              .seed = 67});
+      Random random(68);
+      c.g.fill(-1e-3);
+      for (int64_t quarter = 0; quarter < 64; ++quarter) {
+        const int64_t common = random.integer(0, 3);
+        for (int64_t channel = 0; channel < 128; ++channel) {
+          const int64_t token = 4 * quarter + (alike ? common : random.integer(0, 3));
+          c.g.set(token * 128 + channel, -nats);
+        }
+      }
+      SCOPED_TRACE(testing::Message() << nats << " nats, alike " << alike);
+      expect_right_on_gpu(c, kFp32);
+      // What is read of the state before all is forgotten, which is little, is right by itself.
+      Case reads = c;
+      reads.beta.fill(0.0);
+      const Outputs outputs = run_on_gpu(reads, kFp32), expected = reference(reads, kFp32);
+      for (int64_t t = 0; t < 8; ++t) {
+        const Tensor want = expected.out.narrow(1, t, 1);
+        double largest = 0.0;
+        for (int64_t i = 0; i < want.numel(); ++i) largest = std::max(largest, std::fabs(want.get(i)));
+        if (largest > 1e-30) {
+          EXPECT_LE(rms_error(outputs.out.narrow(1, t, 1), want), 2 * kOutBar) << "token " << t;
+        }
+      }
     }
   }
 }

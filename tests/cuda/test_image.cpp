@@ -46,18 +46,24 @@ int64_t images_offset(const Case& c) {
 // The image of a chunk in fp64, rows past its end zero.
 struct ExactImage {
   std::vector<double> kd, qd, kr, T, M, F;
-  explicit ExactImage(int64_t K)
-      : kd(static_cast<size_t>(16 * K)), qd(kd), kr(kd), T(256), M(256), F(static_cast<size_t>(K)) {}
+  ExactImage(int64_t size, int64_t K)
+      : kd(static_cast<size_t>(size * K)),
+        qd(kd),
+        kr(kd),
+        T(static_cast<size_t>(size * size)),
+        M(T),
+        F(static_cast<size_t>(K)) {}
 };
 
+// chunk_size: 16 or 32 tokens.
 ExactImage inspect(const Case& c, const Outputs& outputs, int64_t sequence, int64_t head, int64_t chunk,
-                   int64_t* rows) {
-  const auto width = static_cast<size_t>(c.K);
-  ExactImage exact(c.K);
-  std::vector<double> G(16 * width), INV(256), M(256), b(16);
+                   int32_t chunk_size) {
+  const auto width = static_cast<size_t>(c.K), size = static_cast<size_t>(chunk_size);
+  ExactImage exact(chunk_size, c.K);
+  std::vector<double> G(size * width), INV(size * size), M(size * size), b(size);
   fkda_chunk symbols = {};
   symbols.struct_size = sizeof(fkda_chunk);
-  symbols.chunk_size = 16;
+  symbols.chunk_size = chunk_size;
   symbols.sequence = sequence;
   symbols.head = head;
   symbols.chunk = chunk;
@@ -70,15 +76,14 @@ ExactImage inspect(const Case& c, const Outputs& outputs, int64_t sequence, int6
   symbols.Mqk = M.data();
   const fkda_problem problem = c.problem(outputs);
   EXPECT_EQ(fkda_inspect_chunk(&problem, &symbols), FKDA_OK) << fkda_last_error();
-  *rows = symbols.rows;
   const auto n = static_cast<size_t>(symbols.rows);
   for (size_t i = 0; i < n; ++i) {
     for (size_t j = 0; j < n; ++j) {
-      exact.T[i * 16 + j] = INV[i * n + j] * b[j];
-      exact.M[i * 16 + j] = M[i * n + j];
+      exact.T[i * size + j] = INV[i * n + j] * b[j];
+      exact.M[i * size + j] = M[i * n + j];
     }
   }
-  for (size_t i = n; i < 16; ++i) exact.T[i * 16 + i] = 0.0;  // b of a row that is not there is 0
+  for (size_t i = n; i < size; ++i) exact.T[i * size + i] = 0.0;  // b of a row that is not there is 0
   for (size_t k = 0; k < width; ++k) exact.F[k] = std::exp(G[(n - 1) * width + k]);
   return exact;
 }
@@ -118,8 +123,7 @@ void expect_right_images(const Case& c, double absolute_T) {
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       for (int64_t head = 0; head < c.HV; ++head) {
         SCOPED_TRACE(testing::Message() << "sequence " << n << ", chunk " << chunk << ", head " << head);
-        int64_t rows = 0;
-        const ExactImage exact = inspect(c, outputs, n, head, chunk, &rows);
+        const ExactImage exact = inspect(c, outputs, n, head, chunk, 16);
         const std::byte* image = workspace.data() + images_offset(c) + ((first + chunk) * c.HV + head) * bytes;
         const int64_t wide = 16 * c.K * 2;
         expect_near(image, FKDA_BFLOAT16, exact.kd, 1.01 * kBf16, kTiny, "kd", c.K);
@@ -142,6 +146,59 @@ void expect_right_images(const Case& c, double absolute_T) {
   }
 }
 
+// The images of the wgmma path, of a dense batch: layout of sm90/image.cuh, written out. Where it does not fit (no
+// sm_90) there are none to look at.
+bool expect_right_wgmma_images(const Case& c, double absolute_T) {
+  int device_index = 0, major = 0;
+  EXPECT_CUDA(cudaGetDevice(&device_index));
+  EXPECT_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_index));
+  if (major != 9) return false;
+  Case wgmma = c;
+  wgmma.options.backend = "cuda_wgmma";
+  DeviceCase device(wgmma, Want{});
+  EXPECT_EQ(device.launch(), FKDA_OK) << fkda_last_error();
+  const Outputs& outputs = device.fetch();
+  const std::vector<std::byte> workspace = workspace_of(device);
+  constexpr int64_t kD = 128, kBytes = 39936, kQd = 8192, kKr = 16384, kT = 32768, kM = 36864, kF = 38912;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(kD));
+  // Element places of row-major elements: 16-byte units of a row of 128 or 64 bytes are swizzled.
+  const auto row_place = [](int64_t i) {  // [token][channel] bf16, 64 channels a row
+    const int64_t token = i / kD, channel = i % kD, half = channel / 64, in = channel % 64;
+    return half * 32 * 64 + token * 64 + ((in / 8) ^ (token % 8)) * 8 + in % 8;
+  };
+  const auto token_place = [](int64_t j) { return j / 8 * 8 + j % 2 * 4 + j % 8 / 2; };
+  const auto wide_place = [&](int64_t row, int64_t token) {  // [row][token place] fp32
+    const int64_t place = token_place(token);
+    return row * 32 + ((place / 4) ^ (row % 8)) * 4 + place % 4;
+  };
+  const auto kr_place = [&](int64_t i) { return wide_place(i % kD, i / kD); };
+  const auto T_place = [&](int64_t i) { return wide_place(i / 32, i % 32); };
+  const auto M_place = [](int64_t i) {
+    const int64_t row = i / 32, column = i % 32;
+    return row * 32 + ((column / 8) ^ (row / 2 % 4)) * 8 + column % 8;
+  };
+  const auto F_place = [](int64_t k) { return k / 16 * 16 + k % 8 / 2 * 4 + k % 16 / 8 * 2 + k % 2; };
+  constexpr double kUncut = 1.0 + 3.5222e-4;  // T makes up for what the tensor cores cut off its operand
+  const int64_t chunks = (c.T + 31) / 32;
+  for (int64_t n = 0; n < c.N; ++n) {
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      for (int64_t head = 0; head < c.HV; ++head) {
+        SCOPED_TRACE(testing::Message() << "sequence " << n << ", chunk " << chunk << " of 32, head " << head);
+        ExactImage exact = inspect(c, outputs, n, head, chunk, 32);
+        for (double& x : exact.T) x *= kUncut;
+        const std::byte* image = workspace.data() + ((n * chunks + chunk) * c.HV + head) * kBytes;
+        expect_near(image, FKDA_BFLOAT16, exact.kd, 1.01 * kBf16, kTiny, "kd", kD, row_place);
+        expect_near(image + kQd, FKDA_BFLOAT16, exact.qd, 1.01 * kBf16, kTiny, "qd", kD, row_place);
+        expect_near(image + kKr, FKDA_FLOAT32, exact.kr, 1.02 * kTf32, kTiny, "kr", kD, kr_place);
+        expect_near(image + kT, FKDA_FLOAT32, exact.T, kTf32, absolute_T, "T", 32, T_place);
+        expect_near(image + kM, FKDA_BFLOAT16, exact.M, kBf16, kBf16 * scale, "Mqk", 32, M_place);
+        expect_near(image + kF, FKDA_FLOAT32, exact.F, 4e-5, kTiny, "F", kD, F_place);
+      }
+    }
+  }
+  return true;
+}
+
 class CudaImage : public OnGpu {};
 class CudaImageOfFamily : public OnGpu, public testing::WithParamInterface<std::string> {};
 
@@ -161,6 +218,11 @@ INSTANTIATE_TEST_SUITE_P(Each, CudaImageOfFamily, testing::ValuesIn(family_names
 TEST_P(CudaImageOfFamily, EverySymbol) {
   const Case c = to_case(checks::make_problem(*checks::find_family(GetParam()), {.B = 2, .T = 75, .H = 1, .HV = 2}));
   expect_right_images(c, GetParam() == "identical-keys" ? 2e-2 : 8e-3);
+}
+
+TEST_P(CudaImageOfFamily, EverySymbolOfTheWgmmaPath) {
+  const Case c = to_case(checks::make_problem(*checks::find_family(GetParam()), {.B = 2, .T = 75, .H = 1, .HV = 2}));
+  if (!expect_right_wgmma_images(c, GetParam() == "identical-keys" ? 3e-2 : 1e-2)) GTEST_SKIP() << "no sm_90";
 }
 
 TEST_P(CudaImageOfFamily, EverySymbolOfAPackedBatch) {

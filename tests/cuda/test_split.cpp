@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -16,14 +18,17 @@ constexpr Want kFp32 = {.out = FKDA_FLOAT32, .final_state = FKDA_FLOAT32};
 // Split against whole. Neither is the truth: both read the state in bf16.
 constexpr double kSplitOutBar = 4e-3, kSplitStateBar = 3e-3;
 
+// Of either engine: the backend that FLASH_KDA_BACKEND names, if it splits.
 Case split_case(const Spec& spec) {
   Case c(spec);
-  c.options.backend = "cuda_split";
+  const char* named = std::getenv("FLASH_KDA_BACKEND");
+  const bool portable = named != nullptr && std::strcmp(named, "cuda_portable_split") == 0;
+  c.options.backend = portable ? "cuda_portable_split" : "cuda_split";
   return c;
 }
 
 Outputs run_whole(Case c, const Want& want = kFp32) {
-  c.options.backend = "cuda_portable";
+  c.options.sequence_split = FKDA_SPLIT_NEVER;
   return run_on_gpu(c, want);
 }
 
@@ -46,15 +51,20 @@ TEST(SplitPlan, CoversEverySequenceWithinItsBound) {
       for (const int64_t T : {17, 64, 1000, 8192, 1048576}) {
         if (N * T > 10'000'000) continue;
         for (const int64_t HV : {1, 8, 33}) {
-          for (const bool packed : {false, true}) {
+          for (const auto& [packed, engine] : {std::pair{false, cuda::Engine::kMmaSync},
+                                               {true, cuda::Engine::kMmaSync},
+                                               {false, cuda::Engine::kWgmma},
+                                               {true, cuda::Engine::kWgmma}}) {
             const Problem p = sizes(N, T, HV, packed);
-            const cuda::SplitPlan plan = cuda::plan_split(p, processors);
+            const cuda::SplitPlan plan = cuda::plan_split(p, engine, processors);
             SCOPED_TRACE(testing::Message() << processors << " SMs, " << N << " x " << T << ", " << HV
-                                            << " heads, packed " << packed << ": " << cuda::describe(plan));
-            EXPECT_GE(plan.segment_chunks, 4);
+                                            << " heads, packed " << packed << ": " << cuda::describe(plan, engine));
+            const int64_t chunk = cuda::chunk_tokens(engine);
+            EXPECT_GE(plan.segment_chunks * chunk, 64);
             // What the device will count, of these lengths and of one sequence that has all tokens.
             const auto count = [&](int64_t tokens) {
-              return std::max<int64_t>(((tokens + 15) / 16 + plan.segment_chunks - 1) / plan.segment_chunks, 1);
+              return std::max<int64_t>(((tokens + chunk - 1) / chunk + plan.segment_chunks - 1) / plan.segment_chunks,
+                                       1);
             };
             EXPECT_GE(plan.segments, N * count(T));
             if (packed) {
@@ -74,8 +84,9 @@ TEST(SplitPlan, CoversEverySequenceWithinItsBound) {
 TEST(SplitPlan, SplitsFewHeadsAndNotMany) {
   const auto pays = [](int64_t T, int64_t HV) {
     const Problem p = sizes(1, T, HV, false);
-    return cuda::plan_split(p, 132).microseconds <
-           std::min(cuda::portable_microseconds(p, 132), cuda::fused_microseconds(p, 132));
+    const auto engine = cuda::Engine::kWgmma;
+    return cuda::plan_split(p, engine, 132).microseconds <
+           std::min(cuda::whole_microseconds(p, engine, 132), cuda::fused_microseconds(p, 132));
   };
   for (const int64_t HV : {1, 4, 8, 16}) {
     EXPECT_TRUE(pays(8192, HV)) << HV;
@@ -159,8 +170,12 @@ TEST_F(CudaSplit, StatesOnTheWayAreFinalStatesOfPrefixes) {
   const Outputs outputs = run_on_gpu(c, want), expected = reference(c, want);
   EXPECT_LE(rms_error(outputs.checkpoints, expected.checkpoints), kStateBar);
   EXPECT_LE(rms_error(outputs.intermediate_states, expected.intermediate_states), kStateBar);
-  EXPECT_TRUE(same_bits(outputs.checkpoints.narrow(1, 0, 1).narrow(0, 0, 1), c.initial_state.narrow(0, 0, 1)));
-  EXPECT_TRUE(same_bits(outputs.checkpoints.narrow(1, 25, 1).narrow(0, 1, 1), outputs.final_state.narrow(0, 1, 1)));
+  const auto checkpoint = [&](int64_t n, int64_t i) {
+    const Tensor at = outputs.checkpoints.narrow(0, n, 1).narrow(1, i, 1).to(FKDA_FLOAT32);
+    return Tensor(at.buffer(), FKDA_FLOAT32, c.state_shape(1), c.initial_state.stride(), 0);
+  };
+  EXPECT_TRUE(same_bits(checkpoint(0, 0), c.initial_state.narrow(0, 0, 1)));
+  EXPECT_TRUE(same_bits(checkpoint(1, 25), outputs.final_state.narrow(0, 1, 1)));
 }
 
 // One channel that never forgets among channels that do at once: a test on mean decays would drop it.
@@ -195,15 +210,14 @@ TEST_F(CudaSplit, WhatIsForgottenIsDroppedAndNothingElse) {
   EXPECT_LE(rms_error(shortcut.out, exact.out), kSplitOutBar);
 }
 
-TEST_F(CudaSplit, Row16_NeverIsOnePieceAndBatchInvariantToo) {
+TEST_F(CudaSplit, Row16_NeverIsOnePieceAndBatchInvariantThePortablePath) {
   Case c = split_case({.T = 500, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 908});
   const Outputs whole = run_whole(c), split = run_on_gpu(c, kFp32);
   EXPECT_FALSE(same_bits(split.out, whole.out)) << "this case was not split";
-  c.options.sequence_split = FKDA_SPLIT_NEVER;
-  expect_same_results(run_on_gpu(c, kFp32), whole);
-  c.options.sequence_split = FKDA_SPLIT_AUTO;
   c.options.batch_invariant = 1;
-  expect_same_results(run_on_gpu(c, kFp32), whole);
+  const Outputs invariant = run_on_gpu(c, kFp32);
+  c.options.backend = "cuda_portable";
+  expect_same_results(invariant, run_on_gpu(c, kFp32));
 }
 
 TEST_F(CudaSplit, TheSameBitsEveryTimeAndWhateverTheWorkspaceHeld) {
@@ -228,12 +242,14 @@ TEST_F(CudaSplit, Row19_CumulativeLengthsThatLie) {
   }
 }
 
-TEST_F(CudaSplit, CudaTakesItForFewHeads) {  // the same bits as of the backend that splits
-  Case c({.T = 4096, .H = 1, .seed = 911});
-  c.options.backend = "cuda";
-  const Outputs chosen = run_on_gpu(c, kFp32);
-  c.options.backend = "cuda_split";
-  expect_same_results(chosen, run_on_gpu(c, kFp32));
+TEST_F(CudaSplit, CudaTakesItForFewHeads) {  // which shows in the workspace
+  Case c({.T = 16384, .H = 1, .seed = 911});
+  const auto bytes = [&](const char* backend) {
+    c.options.backend = backend;
+    return DeviceCase(c, kFp32).workspace().size();
+  };
+  EXPECT_EQ(bytes("cuda"), bytes("cuda_split"));
+  EXPECT_GT(bytes("cuda"), bytes("cuda_wgmma"));
 }
 
 }  // namespace

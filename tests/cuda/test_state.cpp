@@ -82,7 +82,7 @@ TEST_F(CudaState, Row10_NoStateInBF16StateOutAndAnEmptySequence) {
 TEST_F(CudaState, Row16_ResumedAtMultiplesOf16IsTheWholeInBits) {
   for (const int64_t T : {65, 96, 129, 200}) {
     Case c({.T = T, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 231});
-    c.options.sequence_split = FKDA_SPLIT_NEVER;
+    c.options.batch_invariant = 1;
     const Outputs whole = run_on_gpu(c, kFp32);
     for (int64_t cut = 16; cut < T; cut += 32) {
       const Outputs head = run_on_gpu(c.part(0, 0, cut, c.initial_state), kFp32);
@@ -241,7 +241,7 @@ TEST_F(CudaState, Row61_ACheckpointIsTheFinalStateOfItsPrefixInBits) {
                       {{128, 0, 16, 112, -1}, {0, -1, -1, -1, -5}, {0, -1, 0, -1, -1}, {96, 96, 80, 64, 48}},
                   .checkpoint_offset_dtype = offset_dtype,
                   .seed = 241});
-          c.options.sequence_split = FKDA_SPLIT_NEVER;
+          c.options.batch_invariant = 1;
           const Want want = {.out = FKDA_FLOAT32, .final_state = FKDA_FLOAT32, .checkpoints = dtype};
           const Outputs outputs = run_on_gpu(c, want);
           for (int64_t n = 0; n < c.N; ++n) {
@@ -296,7 +296,8 @@ TEST_F(CudaState, IntermediateStatesArePrefixesInBits) {
           spec.B = 1;
           spec.cu = {0, 70, 70, 71, 167};
         }
-        const Case c(spec);
+        Case c(spec);
+        c.options.batch_invariant = 1;
         const Want want = {.final_state = FKDA_FLOAT32, .intermediate_states = dtype, .intermediate_every = every};
         const Outputs outputs = expect_right_on_gpu(c, want);
         int64_t index = 0;

@@ -19,6 +19,12 @@ __device__ __forceinline__ void hold(float (&d)[kSize]) {
   for (float& x : d) asm volatile("" : "+f"(x)::"memory");
 }
 
+template <int kSize>
+__device__ __forceinline__ void hold(uint32_t (&a)[kSize]) {
+#pragma unroll
+  for (uint32_t& x : a) asm volatile("" : "+r"(x)::"memory");
+}
+
 // Before a group of products. ready: accumulators and A registers of it that were just written.
 template <int... kSizes>
 __device__ __forceinline__ void wgmma_begin(float (&... ready)[kSizes]) {

@@ -50,6 +50,31 @@ inline constexpr float kForgotten = 0x1p-40f;
 inline constexpr float kWorthALook = 0x1p-48f;
 inline constexpr int kShortestLook = 2, kLongestLook = 8;  // chunks
 
+// A tile of M's columns into a Transition. first_column: this lane's first.
+template <int K>
+__device__ __forceinline__ void store_transition(const StateFragment<K>& S, char* to, int first_column, int lane) {
+  using Tr = Transition<K>;
+  auto* const diagonal = reinterpret_cast<float*>(to + Tr::kDiagonal);
+#pragma unroll
+  for (int i = 0; i < K / 8; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int j = first_column + 8 * half, k = 8 * i + 2 * (lane % 4);
+      float x[2] = {S.x[i][2 * half], S.x[i][2 * half + 1]};
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (k + e != j) continue;
+        diagonal[j] = x[e];
+        x[e] = 0.0f;
+      }
+      uint32_t high, low;
+      split_bf16(x[0], x[1], high, low);
+      *reinterpret_cast<uint32_t*>(to + (j * K + k) * 2) = high;
+      *reinterpret_cast<uint32_t*>(to + Tr::kPart + (j * K + k) * 2) = low;
+    }
+  }
+}
+
 template <int K>
 struct AffineShared {
   RecurStage<K, K, false> stages[kAffineStages];
@@ -67,7 +92,7 @@ __global__ void __launch_bounds__(kAffineThreads, 1) affine(const __grid_constan
   const int64_t place = blockIdx.x;
   const int hv = static_cast<int>(place % p.layout.HV);
   Segment segment;
-  if (!locate_segment(p.layout, place / p.layout.HV, segment) || segment.index + 1 == segment.count) return;
+  if (!locate_segment<kChunk>(p.layout, place / p.layout.HV, segment) || segment.index + 1 == segment.count) return;
   const int64_t slot = p.slots.data == nullptr ? segment.n : p.slots[segment.n];
   const bool has_initial = segment.index == 0 && p.initial.data != nullptr && slot >= 0 && slot < p.slot_count;
 
@@ -157,30 +182,9 @@ __global__ void __launch_bounds__(kAffineThreads, 1) affine(const __grid_constan
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) S[t].store(ends, place * matrix, K, v + 16 * t, lane);
   } else if (!forgets && segment.index > 0) {
-    using Tr = Transition<K>;
-    char* const to = p.transitions + place * Tr::kBytes;
-    auto* const diagonal = reinterpret_cast<float*>(to + Tr::kDiagonal);
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-      for (int i = 0; i < K / 8; ++i) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int j = v + 16 * t + 8 * half, k = 8 * i + 2 * (lane % 4);
-          float x[2] = {S[t].x[i][2 * half], S[t].x[i][2 * half + 1]};
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            if (k + e != j) continue;
-            diagonal[j] = x[e];
-            x[e] = 0.0f;
-          }
-          uint32_t high, low;
-          split_bf16(x[0], x[1], high, low);
-          *reinterpret_cast<uint32_t*>(to + (j * K + k) * 2) = high;
-          *reinterpret_cast<uint32_t*>(to + Tr::kPart + (j * K + k) * 2) = low;
-        }
-      }
-    }
+    for (int t = 0; t < kTiles; ++t)
+      store_transition<K>(S[t], p.transitions + place * Transition<K>::kBytes, v + 16 * t, lane);
   }
   if (thread == 0) p.forgets[place] = forgets;
 }

@@ -12,6 +12,7 @@
 #include "cuda/block/tf32.cuh"
 #include "cuda/params.cuh"
 #include "cuda/ptx/mma_sync.cuh"
+#include "cuda/sm80/segment.cuh"
 #include "cuda/tile/image.cuh"
 #include "cuda/tile/static_for.cuh"
 
@@ -35,24 +36,99 @@ struct ChunkPlace {
   int rows;              // 0: no such chunk
 };
 
+// kTokens: of a chunk.
+template <int kTokens>
 __device__ inline ChunkPlace locate_chunk(const Layout& layout, int64_t chunk) {
   if (layout.begin == nullptr) {
-    const int64_t n = chunk / layout.row_chunks, token = chunk % layout.row_chunks * kChunk;
-    return {n, token, static_cast<int>(min(static_cast<int64_t>(kChunk), layout.T - token))};
+    const int64_t n = chunk / layout.row_chunks, token = chunk % layout.row_chunks * kTokens;
+    return {n, token, static_cast<int>(min(static_cast<int64_t>(kTokens), layout.T - token))};
   }
   if (chunk >= layout.chunks[layout.N]) return {0, 0, 0};
-  int low = 0, high = layout.N;  // the sequence n with chunks[n] <= chunk < chunks[n + 1]
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (layout.chunks[middle] <= chunk) {
-      low = middle;
+  const int n = owner(layout.chunks, layout.N, chunk);
+  const int64_t token = layout.begin[n] + (chunk - layout.chunks[n]) * kTokens;
+  return {0, token, static_cast<int>(min(static_cast<int64_t>(kTokens), layout.begin[n + 1] - token))};
+}
+
+__device__ __forceinline__ float2 times(float2 x, float2 y) { return make_float2(x.x * y.x, x.y * y.y); }
+__device__ __forceinline__ uint32_t decayed(float2 x, float2 decay) { return pack_bf16(x.x * decay.x, x.y * decay.y); }
+__device__ __forceinline__ float2 exp2_of(float2 x) {
+  return make_float2(ptx::exp2_approx(x.x), ptx::exp2_approx(x.y));
+}
+
+__device__ __forceinline__ int64_t offset_of(const Rows& x, int64_t batch, int64_t token, int head) {
+  return batch * x.batch + token * x.token + head * x.head;
+}
+
+// A thread's two neighbouring channels of 16 tokens, as they lie in memory.
+struct ChannelRows {
+  uint32_t k[kChunk], q[kChunk];
+  float2 g[kChunk];
+
+  // Asks for them all. Rows past the end stay zero and are never read.
+  __device__ __forceinline__ void load(const PrepareParams& p, int64_t batch, int64_t token, int rows, int h, int hv,
+                                       int channel) {
+    const auto* k_row = static_cast<const uint16_t*>(p.k.data) + offset_of(p.k, batch, token, h) + channel;
+    const auto* q_row = static_cast<const uint16_t*>(p.q.data) + offset_of(p.q, batch, token, h) + channel;
+    int64_t g_row = offset_of(p.g, batch, token, hv) + channel;
+    const auto load_rows = [&](auto load_gate, auto whole) {
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) {
+        const bool valid = whole || i < rows;
+        k[i] = valid ? *reinterpret_cast<const uint32_t*>(k_row) : 0u;
+        q[i] = valid ? *reinterpret_cast<const uint32_t*>(q_row) : 0u;
+        g[i] = valid ? load_gate(g_row) : make_float2(0.0f, 0.0f);
+        k_row += p.k.token;
+        q_row += p.q.token;
+        g_row += p.g.token;
+      }
+    };
+    const auto gate_bf16 = [&](int64_t at) { return Memory<FKDA_BFLOAT16>::load_pair(p.g.data, at); };
+    const auto gate_any = [&](int64_t at) { return load_pair(p.g.data, at, p.g.dtype); };
+    if (rows >= kChunk && p.g.dtype == FKDA_BFLOAT16) {
+      load_rows(gate_bf16, Constant<1>());
     } else {
-      high = middle;
+      load_rows(gate_any, Constant<0>());
     }
   }
-  const int64_t token = layout.begin[low] + (chunk - layout.chunks[low]) * kChunk;
-  return {0, token, static_cast<int>(min(static_cast<int64_t>(kChunk), layout.begin[low + 1] - token))};
-}
+
+  // g becomes the bits of decay of every token.
+  __device__ __forceinline__ void activate(const PrepareParams& p, float A_log, float2 bias, int rows) {
+    const Gate gate(p.lower_bound, A_log);
+    const auto run = [&](auto kind) {
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) {
+        // Computed for every row, so that there is no branch a row.
+        const float x = gate.template log2_decay<kind>(g[i].x + bias.x);
+        const float y = gate.template log2_decay<kind>(g[i].y + bias.y);
+        g[i] = i < rows ? make_float2(x, y) : make_float2(0.0f, 0.0f);
+      }
+    };
+    if (p.gate == FKDA_GATE_BOUNDED) {
+      run(Constant<FKDA_GATE_BOUNDED>());
+    } else if (p.gate == FKDA_GATE_SOFTPLUS) {
+      run(Constant<FKDA_GATE_SOFTPLUS>());
+    } else {
+      run(Constant<FKDA_GATE_LOG>());
+    }
+  }
+
+  // Bits of decay of tokens from..to-1, after activate().
+  __device__ __forceinline__ float2 bits(int from, int to) const {
+    float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = from; i < to; ++i) {
+      sum.x += g[i].x;
+      sum.y += g[i].y;
+    }
+    return sum;
+  }
+
+  // The decay of every token, after activate().
+  __device__ __forceinline__ void decays(float2 (&alpha)[kChunk]) const {
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) alpha[i] = exp2_of(g[i]);
+  }
+};
 
 // Sums v[0..16) over the warp's lanes: lane l returns the sum of v[l / 2]. Halves the array at every step.
 __device__ __forceinline__ float reduce_scatter(float (&v)[kChunk], int lane) {
@@ -69,34 +145,117 @@ __device__ __forceinline__ float reduce_scatter(float (&v)[kChunk], int lane) {
   return v[0] + __shfl_xor_sync(0xffffffffu, v[0], 1);
 }
 
-__device__ __forceinline__ float2 times(float2 x, float2 y) { return make_float2(x.x * y.x, x.y * y.y); }
-__device__ __forceinline__ uint32_t decayed(float2 x, float2 decay) { return pack_bf16(x.x * decay.x, x.y * decay.y); }
-
 inline constexpr int kLevels = 4;       // half = 8, 4, 2, 1
 inline constexpr int kRoundLevels = 2;  // levels whose rows are in shared memory at a time
-
-template <int K>
-struct PrepareShared {
-  static constexpr int kPitch = K * 2 + 16;  // bytes; the pad turns ldmatrix's eight rows through the banks
-  alignas(16) char rows[kRoundLevels][24]
-                       [kPitch];         // a level's 8 k rows and 8 q rows of right tokens, 8 k rows of left ones
-  float sums[3][kChunk][K / 64];         // k.k, q.q, q.k a warp
-  float norm_k[kChunk], norm_q[kChunk];  // what multiplies a raw row
-  float b[kChunk];
-  alignas(16) float L[kChunk][kChunk + 4];
-  float M[kChunk][kChunk];
-};
 
 // The token that row r (0..7) of a level stands for.
 __device__ constexpr int right_token(int half, int r) { return r / half * 2 * half + half + r % half; }
 __device__ constexpr int left_token(int half, int r) { return r / half * 2 * half + r % half; }
 
-// L and Mqk entries of one level, by one warp.
+// ------------------------------------------------------------------------------------------ rows of 16 tokens,
+// anchored
+//
+// The ordinary way: decays are taken from the middle of each block of 8 tokens, the anchor, both ways. With E a token's
+// bits of decay from the anchor (positive before it),
+//   ke = k 2^E   qe = q 2^E   ki = k 2^-E
+// one product of [ke; qe] with ki has L and Mqk of the block, and of two blocks if ki is decayed on to the later one's
+// anchor. That holds while 2^E and 2^-E leave bf16 its digits. Exponents are added and not powers multiplied: two
+// factors of 2^-100 and 2^100 must make 1, and a decay of 2^-150 may lie between places whose tokens are near.
+
+// Up to how many bits of decay in half a block. The bounded gate stays below 29; a trained softplus layer's seldom are
+// more. Of what passes from one block to another less than 2^-26 is lost.
+inline constexpr float kAnchoredBits = 100.0f;
+// And up to which squared length of rows that are not normalised.
+inline constexpr float kAnchoredSquare = 0x1p20f;
+
+inline constexpr int kBlock = 8;  // tokens of an anchor
+
 template <int K>
-__device__ __forceinline__ void score_level(PrepareShared<K>& s, int buffer, int half, int lane) {
+struct AnchoredRows {
+  static constexpr int kPitch = K * 2 + 16;  // bytes; the pad turns ldmatrix's eight rows through the banks
+  char block[2][24][kPitch];                 // 8 ke, 8 qe, 8 ki
+  char left[kBlock][kPitch];                 // ki of the first block, decayed to the second's anchor
+};
+
+// Bits of decay, two channels, between the places that matter.
+struct Anchors {
+  float2 quarter[4];  // of 4 tokens each
+
+  __device__ __forceinline__ explicit Anchors(const ChannelRows& rows) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) quarter[i] = rows.bits(4 * i, 4 * i + 4);
+  }
+  __device__ __forceinline__ bool fit() const {
+    float least = 0.0f;
+#pragma unroll
+    for (const float2 x : quarter) least = fminf(least, fminf(x.x, x.y));
+    return least >= -kAnchoredBits;
+  }
+  // From the first token to a block's anchor, and from there past the last token.
+  __device__ __forceinline__ float2 before(int block) const { return sum(0, 2 * block + 1); }
+  __device__ __forceinline__ float2 after(int block) const { return sum(2 * block + 1, 4); }
+  __device__ __forceinline__ float2 between() const { return sum(1, 3); }  // the anchors
+  __device__ __forceinline__ float2 total() const { return sum(0, 4); }
+
+ private:
+  __device__ __forceinline__ float2 sum(int from, int to) const {
+    float2 x = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = from; i < to; ++i) {
+      x.x += quarter[i].x;
+      x.y += quarter[i].y;
+    }
+    return x;
+  }
+};
+
+__device__ __forceinline__ float2 add(float2 x, float2 y) { return make_float2(x.x + y.x, x.y + y.y); }
+__device__ __forceinline__ float2 subtract(float2 x, float2 y) { return make_float2(x.x - y.x, x.y - y.y); }
+
+// Writes the rows of a thread's two channels (the first is `channel`) of 16 tokens. token(block, i, E, k, q) is told of
+// every token, with its normalised rows in fp32.
+template <int K, typename Token>
+__device__ __forceinline__ void write_anchored(AnchoredRows<K>& rows, const ChannelRows& raw, const Anchors& anchors,
+                                               const float* norm_k, const float* norm_q, bool fp16, int channel,
+                                               Token&& token) {
+  const float2 onwards = anchors.between();
+  static_for<2>([&](auto block) {
+    const auto one = [&](int i, float2 E) {
+      const int at = block * kBlock + i;
+      const float2 e = exp2_of(E), k = times(unpack(raw.k[at], fp16), make_float2(norm_k[at], norm_k[at]));
+      const float2 q = times(unpack(raw.q[at], fp16), make_float2(norm_q[at], norm_q[at]));
+      const auto put = [&](char* row, float2 x) {
+        *reinterpret_cast<uint32_t*>(row + 2 * channel) = pack_bf16(x.x, x.y);
+      };
+      put(rows.block[block][i], times(k, e));
+      put(rows.block[block][kBlock + i], times(q, e));
+      put(rows.block[block][2 * kBlock + i], times(k, exp2_of(make_float2(-E.x, -E.y))));
+      if constexpr (block == 0) put(rows.left[i], times(k, exp2_of(subtract(onwards, E))));
+      token(block, at, E, k, q);
+    };
+    float2 E = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = kBlock / 2 - 1; i >= 0; --i) {
+      one(i, E);
+      E.x -= raw.g[block * kBlock + i].x;
+      E.y -= raw.g[block * kBlock + i].y;
+    }
+    E = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = kBlock / 2; i < kBlock; ++i) {
+      E = add(E, raw.g[block * kBlock + i]);
+      one(i, E);
+    }
+  });
+}
+
+// Products of 16 rows (8 of k, 8 of q) with 8, by one warp: put(i, j, l, m) gets the entries of k rows and of q rows.
+template <int K, typename Put>
+__device__ __forceinline__ void multiply_rows(const char* right, const char* left, int lane, Put&& put) {
+  constexpr int kPitch = AnchoredRows<K>::kPitch;
   float acc[4] = {};
-  const uint32_t a_address = ptx::shared_address(&s.rows[buffer][lane % 16][lane / 16 * 16]);
-  const uint32_t b_address = ptx::shared_address(&s.rows[buffer][16 + lane % 8][lane / 8 * 16]);
+  const uint32_t a_address = ptx::shared_address(right + lane % 16 * kPitch + lane / 16 * 16);
+  const uint32_t b_address = ptx::shared_address(left + lane % 8 * kPitch + lane / 8 * 16);
 #pragma unroll
   for (int k = 0; k < K; k += 32) {
     uint32_t a0[4], a1[4], b[4];
@@ -106,16 +265,146 @@ __device__ __forceinline__ void score_level(PrepareShared<K>& s, int buffer, int
     ptx::mma_m16n8k16_bf16(acc, a0, b[0], b[1]);
     ptx::mma_m16n8k16_bf16(acc, a1, b[2], b[3]);
   }
-  // The lane holds k row and q row lane / 4, columns 2 (lane % 4) and the next; only pairs of one block count.
-  const int r = lane / 4;
 #pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    const int l = 2 * (lane % 4) + e;
-    if (r / half != l / half) continue;
-    const int i = right_token(half, r), j = left_token(half, l);
-    s.L[i][j] = s.b[i] * acc[e];
-    s.M[i][j] = acc[2 + e];
+  for (int e = 0; e < 2; ++e) put(lane / 4, 2 * (lane % 4) + e, acc[e], acc[2 + e]);
+}
+
+// L (short of b) and Mqk below the diagonal of 16 tokens, by two warps (part 0 and 1). put(i, j, l, m).
+template <int K, typename Put>
+__device__ __forceinline__ void multiply_anchored(const AnchoredRows<K>& rows, int part, int lane, Put&& put) {
+  const int first = part * kBlock;
+  multiply_rows<K>(rows.block[part][0], rows.block[part][2 * kBlock], lane, [&](int i, int j, float l, float m) {
+    if (i > j) put(first + i, first + j, l, m);
+  });
+  if (part == 1) {
+    multiply_rows<K>(rows.block[1][0], rows.left[0], lane,
+                     [&](int i, int j, float l, float m) { put(kBlock + i, j, l, m); });
   }
+}
+
+// -------------------------------------------------------------------------------------- rows of 16 tokens, by halving
+//
+// Any gate: at half = 8, 4, 2, 1 the pairs across a block's middle factor into two rows that are each decayed to the
+// middle, both at most 1.
+
+// L (short of b) and Mqk entries of one level, by one warp. rows: the level's 24. put(i, j, l, m).
+template <int K, typename Put>
+__device__ __forceinline__ void score_level(const char* rows, int half, int lane, Put&& put) {
+  multiply_rows<K>(rows, rows + 16 * AnchoredRows<K>::kPitch, lane, [&](int r, int l, float x, float m) {
+    if (r / half == l / half) put(right_token(half, r), left_token(half, l), x, m);  // only pairs of one block count
+  });
+}
+
+// The rows of one level, from a thread's two channels of 16 tokens. put(row, pair of bf16).
+template <int kHalf, typename Put>
+__device__ __forceinline__ void level_rows(const float2 (&k)[kChunk], const float2 (&q)[kChunk],
+                                           const float2 (&alpha)[kChunk], Put&& put) {
+  static_for<8 / kHalf>([&](auto block) {
+    constexpr int first = block * 2 * kHalf, middle = first + kHalf, row = block * kHalf;
+    float2 prefix = make_float2(1.0f, 1.0f), suffix = make_float2(1.0f, 1.0f);
+#pragma unroll
+    for (int i = 0; i < kHalf; ++i) {
+      prefix = times(prefix, alpha[middle + i]);
+      put(row + i, decayed(k[middle + i], prefix));
+      put(8 + row + i, decayed(q[middle + i], prefix));
+    }
+#pragma unroll
+    for (int i = kHalf - 1; i >= 0; --i) {
+      put(16 + row + i, decayed(k[first + i], suffix));
+      suffix = times(suffix, alpha[first + i]);
+    }
+  });
+}
+
+template <int K>
+struct PrepareShared {
+  static constexpr int kPitch = AnchoredRows<K>::kPitch;
+  union {
+    alignas(16) AnchoredRows<K> anchored;
+    // a level's 8 k rows and 8 q rows of right tokens, 8 k rows of left ones
+    alignas(16) char levels[kRoundLevels][24][kPitch];
+  };
+  float sums[3][kChunk][K / 64];         // k.k, q.q, q.k a warp
+  float norm_k[kChunk], norm_q[kChunk];  // what multiplies a raw row
+  float b[kChunk];
+  // What is above the diagonal is not written.
+  alignas(16) float L[kChunk][kChunk + 4];
+  float M[kChunk][kChunk];
+};
+
+// What a thread writes of the image: channels c and c + 1.
+template <int K>
+struct ImageWriter {
+  char* image;
+  int c;
+
+  __device__ __forceinline__ void kd_qd(int i, float2 k, float2 q) const {
+    *reinterpret_cast<uint32_t*>(image + Image<K>::kKd + (i * K + c) * 2) = pack_bf16(k.x, k.y);
+    *reinterpret_cast<uint32_t*>(image + Image<K>::kQd + (i * K + c) * 2) = pack_bf16(q.x, q.y);
+  }
+
+  __device__ __forceinline__ void kr(const float2 (&k)[kChunk]) const {
+    auto* const at = reinterpret_cast<uint32_t*>(image + Image<K>::kKr);
+    const auto put = [&](int i, int column, float a, float b, float x, float y) {
+      *reinterpret_cast<uint4*>(at + wide_place(i, column)) =
+          make_uint4(rounded_by_the_cut(a), rounded_by_the_cut(b), rounded_by_the_cut(x), rounded_by_the_cut(y));
+    };
+#pragma unroll
+    for (int i = 0; i < kChunk / 2; i += 2) {
+      put(i, c, k[i].x, k[i + 1].x, k[i + 8].x, k[i + 9].x);
+      put(i, c + 1, k[i].y, k[i + 1].y, k[i + 8].y, k[i + 9].y);
+    }
+  }
+};
+
+// Any gate: everything that decays touch, by halving, from rows read once more. Rare, and not to cost the other way
+// registers.
+template <int K>
+__device__ __noinline__ void halve(const PrepareParams& p, PrepareShared<K>& s, char* image, const ChunkPlace& place,
+                                   int h, int hv, float A_log, float2 bias) {
+  constexpr int kWarps = K / 64;
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, c = 2 * thread;
+  const bool fp16 = p.q.dtype == FKDA_FLOAT16;
+  const ImageWriter<K> write = {image, c};
+  float2 k[kChunk], q[kChunk], alpha[kChunk];
+  {
+    ChannelRows raw;
+    raw.load(p, place.batch, place.token, place.rows, h, hv, c);
+    raw.activate(p, A_log, bias, place.rows);
+    raw.decays(alpha);
+    float2 prefix = make_float2(1.0f, 1.0f);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {  // in fp32: a product with a decay is rounded once
+      k[i] = times(unpack(raw.k[i], fp16), make_float2(s.norm_k[i], s.norm_k[i]));
+      q[i] = times(unpack(raw.q[i], fp16), make_float2(s.norm_q[i], s.norm_q[i]));
+      prefix = times(prefix, alpha[i]);
+      write.kd_qd(i, times(k[i], prefix), times(q[i], prefix));
+    }
+  }
+  static_for<kLevels / kRoundLevels>([&](auto round) {
+    static_for<kRoundLevels>([&](auto in_round) {
+      level_rows<(8 >> (round * kRoundLevels + in_round))>(k, q, alpha, [&](int row, uint32_t pair) {
+        *reinterpret_cast<uint32_t*>(&s.levels[in_round][row][2 * c]) = pair;
+      });
+    });
+    __syncthreads();
+    static_for<kRoundLevels>([&](auto in_round) {
+      if (in_round % kWarps != warp) return;
+      score_level<K>(&s.levels[in_round][0][0], 8 >> (round * kRoundLevels + in_round), lane,
+                     [&](int i, int j, float l, float m) {
+                       s.L[i][j] = s.b[i] * l;
+                       s.M[i][j] = m;
+                     });
+    });
+    __syncthreads();
+  });
+  float2 suffix = make_float2(1.0f, 1.0f);
+#pragma unroll
+  for (int i = kChunk - 1; i >= 0; --i) {
+    k[i] = times(k[i], suffix);
+    suffix = times(suffix, alpha[i]);
+  }
+  write.kr(k);
 }
 
 template <int K>
@@ -127,71 +416,37 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int64_t chunk = blockIdx.x / p.layout.HV;
   const int hv = blockIdx.x % p.layout.HV, h = hv / p.layout.group;
-  const ChunkPlace place = locate_chunk(p.layout, chunk);
+  const ChunkPlace place = locate_chunk<kChunk>(p.layout, chunk);
   if (place.rows <= 0) return;
   const int c = 2 * thread;  // this thread's channels are c, c + 1
 
-  // Inputs, all asked for before any is used. Rows past the end stay zero and are never read.
-  const auto offset = [&](const Rows& x, int head) {
-    return place.batch * x.batch + place.token * x.token + head * x.head;
-  };
+  // Inputs, all asked for before any is used.
   const float A_log = p.A_log != nullptr ? p.A_log[hv] : 0.0f;
   float2 bias = make_float2(0.0f, 0.0f);
   if (p.dt_bias != nullptr) bias = *reinterpret_cast<const float2*>(p.dt_bias + hv * K + c);
   float raw_beta = 0.0f;
   if (thread < place.rows) {
-    raw_beta = load_scalar(p.beta.data, offset(p.beta, hv) + thread * p.beta.token, p.beta.dtype);
+    raw_beta = load_scalar(p.beta.data, offset_of(p.beta, place.batch, place.token + thread, hv), p.beta.dtype);
   }
   const bool fp16 = p.q.dtype == FKDA_FLOAT16;
-  uint32_t k_raw[kChunk], q_raw[kChunk];
-  float2 bits[kChunk];  // the gate's input, then its bits of decay
-  {
-    const auto* k = static_cast<const uint16_t*>(p.k.data) + offset(p.k, h) + c;
-    const auto* q = static_cast<const uint16_t*>(p.q.data) + offset(p.q, h) + c;
-    int64_t g = offset(p.g, hv) + c;
-    const auto load_rows = [&](auto load_gate, auto whole) {
-#pragma unroll
-      for (int i = 0; i < kChunk; ++i) {
-        const bool valid = whole || i < place.rows;
-        k_raw[i] = valid ? *reinterpret_cast<const uint32_t*>(k) : 0u;
-        q_raw[i] = valid ? *reinterpret_cast<const uint32_t*>(q) : 0u;
-        bits[i] = valid ? load_gate(g) : make_float2(0.0f, 0.0f);
-        k += p.k.token;
-        q += p.q.token;
-        g += p.g.token;
-      }
-    };
-    const auto gate_bf16 = [&](int64_t at) { return Memory<FKDA_BFLOAT16>::load_pair(p.g.data, at); };
-    const auto gate_any = [&](int64_t at) { return load_pair(p.g.data, at, p.g.dtype); };
-    if (place.rows == kChunk && p.g.dtype == FKDA_BFLOAT16) {
-      load_rows(gate_bf16, Constant<1>());
-    } else {
-      load_rows(gate_any, Constant<0>());
-    }
-  }
-  for (int i = thread; i < kChunk * kChunk; i += kThreads) {
-    s.L[i / kChunk][i % kChunk] = 0.0f;
-    s.M[i / kChunk][i % kChunk] = 0.0f;
-  }
-
+  ChannelRows raw;
+  raw.load(p, place.batch, place.token, place.rows, h, hv, c);
   // Norms and the diagonal of Mqk, which no decay touches, from the raw rows in fp32.
-  {
-    float kk[kChunk], qq[kChunk], qk[kChunk];
+  const auto sum_up = [&](int of, const uint32_t(&x)[kChunk], const uint32_t(&y)[kChunk]) {
+    float products[kChunk];
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      const float2 k = unpack(k_raw[i], fp16), q = unpack(q_raw[i], fp16);
-      kk[i] = k.x * k.x + k.y * k.y;
-      qq[i] = q.x * q.x + q.y * q.y;
-      qk[i] = q.x * k.x + q.y * k.y;
+      const float2 a = unpack(x[i], fp16), b = unpack(y[i], fp16);
+      products[i] = a.x * b.x + a.y * b.y;
     }
-    const float sum_kk = reduce_scatter(kk, lane), sum_qq = reduce_scatter(qq, lane), sum_qk = reduce_scatter(qk, lane);
-    if (lane % 2 == 0) {
-      s.sums[0][lane / 2][warp] = sum_kk;
-      s.sums[1][lane / 2][warp] = sum_qq;
-      s.sums[2][lane / 2][warp] = sum_qk;
-    }
-  }
+    const float sum = reduce_scatter(products, lane);
+    if (lane % 2 == 0) s.sums[of][lane / 2][warp] = sum;
+  };
+  sum_up(0, raw.k, raw.k);
+  sum_up(1, raw.q, raw.q);
+  sum_up(2, raw.q, raw.k);
   __syncthreads();
+  bool fits = true;  // of this thread's token
   if (thread < kChunk) {
     s.b[thread] = thread < place.rows ? activate_beta(raw_beta, p.beta_activation) : 0.0f;
     float sum[3] = {};
@@ -204,103 +459,36 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
     s.norm_k[thread] = norm_k;
     s.norm_q[thread] = norm_q;
     s.M[thread][thread] = sum[2] * norm_k * norm_q;
+    fits = sum[0] * norm_k * norm_k <= kAnchoredSquare && sum[1] * norm_q * norm_q <= kAnchoredSquare;
   }
-  __syncthreads();
+  raw.activate(p, A_log, bias, place.rows);
+  const Anchors anchors(raw);
+  const bool anchored = __syncthreads_and(anchors.fit() && fits);
 
-  // Decays.
-  const Gate gate(p.lower_bound, A_log);
-  float2 alpha[kChunk], total = make_float2(0.0f, 0.0f);
-  const auto decays = [&](auto kind) {
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      const bool valid = i < place.rows;
-      const float x = valid ? gate.template log2_decay<kind>(bits[i].x + bias.x) : 0.0f;
-      const float y = valid ? gate.template log2_decay<kind>(bits[i].y + bias.y) : 0.0f;
-      total.x += x;
-      total.y += y;
-      alpha[i] = make_float2(ptx::exp2_approx(x), ptx::exp2_approx(y));
-    }
-  };
-  if (p.gate == FKDA_GATE_BOUNDED) {
-    decays(Constant<FKDA_GATE_BOUNDED>());
-  } else if (p.gate == FKDA_GATE_SOFTPLUS) {
-    decays(Constant<FKDA_GATE_SOFTPLUS>());
-  } else {
-    decays(Constant<FKDA_GATE_LOG>());
-  }
-
-  // Normalised rows, in fp32: a product with a decay is rounded once.
-  float2 k[kChunk], q[kChunk];
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i) {
-    k[i] = times(unpack(k_raw[i], fp16), make_float2(s.norm_k[i], s.norm_k[i]));
-    q[i] = times(unpack(q_raw[i], fp16), make_float2(s.norm_q[i], s.norm_q[i]));
-  }
-
-  // kd, qd and F, straight to the image.
-  char* image = p.images + (chunk * p.layout.HV + hv) * Im::kBytes;
-  {
-    auto* kd = reinterpret_cast<uint32_t*>(image + Im::kKd);
-    auto* qd = reinterpret_cast<uint32_t*>(image + Im::kQd);
-    float2 prefix = make_float2(1.0f, 1.0f);
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      prefix = times(prefix, alpha[i]);
-      kd[i * kThreads + thread] = decayed(k[i], prefix);
-      qd[i * kThreads + thread] = decayed(q[i], prefix);
-    }
-    reinterpret_cast<float2*>(image + Im::kF)[thread] =
-        make_float2(ptx::exp2_approx(total.x), ptx::exp2_approx(total.y));
-  }
-
-  // L and Mqk, a warp a level.
-  static_for<kLevels / kRoundLevels>([&](auto round) {
-    static_for<kRoundLevels>([&](auto in_round) {
-      constexpr int half = 8 >> (round * kRoundLevels + in_round);
-      const auto put = [&](int row, uint32_t pair) {
-        *reinterpret_cast<uint32_t*>(&s.rows[in_round][row][4 * thread]) = pair;
-      };
-      static_for<8 / half>([&](auto block) {
-        constexpr int first = block * 2 * half, middle = first + half, row = block * half;
-        float2 prefix = make_float2(1.0f, 1.0f), suffix = make_float2(1.0f, 1.0f);
-#pragma unroll
-        for (int i = 0; i < half; ++i) {
-          prefix = times(prefix, alpha[middle + i]);
-          put(row + i, decayed(k[middle + i], prefix));
-          put(8 + row + i, decayed(q[middle + i], prefix));
-        }
-#pragma unroll
-        for (int i = half - 1; i >= 0; --i) {
-          put(16 + row + i, decayed(k[first + i], suffix));
-          suffix = times(suffix, alpha[first + i]);
-        }
+  char* const image = p.images + (chunk * p.layout.HV + hv) * Im::kBytes;
+  const ImageWriter<K> write = {image, c};
+  *reinterpret_cast<float2*>(image + Im::kF + c * 4) = exp2_of(anchors.total());
+  if (anchored) {
+    float2 kr[kChunk];
+    const float2 before[2] = {anchors.before(0), anchors.before(1)}, after[2] = {anchors.after(0), anchors.after(1)};
+    write_anchored<K>(s.anchored, raw, anchors, s.norm_k, s.norm_q, fp16, c,
+                      [&](auto block, int i, float2 E, float2 k, float2 q) {
+                        const float2 from_start = exp2_of(add(before[block], E));
+                        write.kd_qd(i, times(k, from_start), times(q, from_start));
+                        kr[i] = times(k, exp2_of(subtract(after[block], E)));
+                      });
+    __syncthreads();
+    static_for<2>([&](auto part) {
+      if (part % kWarps != warp) return;
+      multiply_anchored<K>(s.anchored, part, lane, [&](int i, int j, float l, float m) {
+        s.L[i][j] = s.b[i] * l;
+        s.M[i][j] = m;
       });
     });
+    write.kr(kr);
     __syncthreads();
-    static_for<kRoundLevels>([&](auto in_round) {
-      if (in_round % kWarps == warp) score_level<K>(s, in_round, 8 >> (round * kRoundLevels + in_round), lane);
-    });
-    __syncthreads();
-  });
-
-  // kr, when q's registers are free.
-  {
-    auto* kr = reinterpret_cast<uint32_t*>(image + Im::kKr);
-    float2 suffix = make_float2(1.0f, 1.0f);
-#pragma unroll
-    for (int i = kChunk - 1; i >= 0; --i) {
-      k[i] = times(k[i], suffix);
-      suffix = times(suffix, alpha[i]);
-    }
-    const auto put = [&](int i, int column, float a, float b, float x, float y) {
-      *reinterpret_cast<uint4*>(kr + wide_place(i, column)) =
-          make_uint4(rounded_by_the_cut(a), rounded_by_the_cut(b), rounded_by_the_cut(x), rounded_by_the_cut(y));
-    };
-#pragma unroll
-    for (int i = 0; i < kChunk / 2; i += 2) {
-      put(i, c, k[i].x, k[i + 1].x, k[i + 8].x, k[i + 9].x);
-      put(i, c + 1, k[i].y, k[i + 1].y, k[i + 8].y, k[i + 9].y);
-    }
+  } else {
+    halve<K>(p, s, image, place, h, hv, A_log, bias);
   }
 
   // The inverse, a column a lane: x_i = [i = c] - sum_{j<i} L_ij x_j (eq. 21).
@@ -319,7 +507,7 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
     const int j = thread - kChunk;
     auto* M = reinterpret_cast<__nv_bfloat16*>(image + Im::kM);
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) M[i * kChunk + j] = __float2bfloat16_rn(s.M[i][j]);
+    for (int i = 0; i < kChunk; ++i) M[i * kChunk + j] = __float2bfloat16_rn(j <= i ? s.M[i][j] : 0.0f);
   }
 }
 

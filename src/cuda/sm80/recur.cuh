@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 8 ? 2 : 1)
   const int64_t place = blockIdx.x / slices;
   const int hv = static_cast<int>(place % p.layout.HV);
   Segment segment;
-  if (!locate_segment(p.layout, place / p.layout.HV, segment)) return;
+  if (!locate_segment<kChunk>(p.layout, place / p.layout.HV, segment)) return;
   const int64_t n = segment.n, batch = segment.batch, begin = segment.begin, length = segment.length;
   const bool is_last = segment.index + 1 == segment.count;
   const int64_t slot = p.slots.data == nullptr ? n : p.slots[n];

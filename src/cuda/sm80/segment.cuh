@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "cuda/params.cuh"
-#include "cuda/tile/image.cuh"
 
 namespace flashkda::cuda::sm80 {
 
@@ -30,7 +29,8 @@ __device__ inline int owner(const int32_t* first, int N, int64_t i) {
   return low;
 }
 
-// Segment i of the batch. False: there is none, or its sequence is not this path's.
+// Segment i of the batch, in chunks of kTokens. False: there is none, or its sequence is not this path's.
+template <int kTokens>
 __device__ inline bool locate_segment(const Layout& layout, int64_t i, Segment& s) {
   s.index = 0;
   s.count = 1;
@@ -55,7 +55,7 @@ __device__ inline bool locate_segment(const Layout& layout, int64_t i, Segment& 
     if (s.length <= layout.left_out) return false;
     s.first_chunk = layout.chunks[s.n];
   }
-  const int64_t chunks = (s.length + kChunk - 1) / kChunk;
+  const int64_t chunks = (s.length + kTokens - 1) / kTokens;
   s.from = static_cast<int>(chunks * s.index / s.count);
   s.to = static_cast<int>(chunks * (s.index + 1) / s.count);
   return true;

@@ -1,9 +1,16 @@
 // The fused kernel, compiled for sm_90a only.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+
+namespace flashkda::cuda::sm80 {
+struct PrepareParams;
+struct AffineParams;
+struct RecurParams;
+}  // namespace flashkda::cuda::sm80
 
 namespace flashkda::cuda::sm90 {
 
@@ -12,5 +19,11 @@ struct FusedParams;
 // heads = sequences x value heads. kSlices: 64 value columns each; a block has 1 or 2 of a head.
 template <int kSlices>
 void launch_fused(const FusedParams& p, int64_t heads, cudaStream_t stream);
+
+// The walk over chunk images (sm90/image.cuh) of 32 tokens. v: the map of the values.
+size_t image_bytes();
+void launch_prepare(const sm80::PrepareParams& p, int64_t blocks, cudaStream_t stream);  // chunks x value heads
+void launch_affine(const sm80::AffineParams& p, const CUtensorMap& v, int64_t runs, cudaStream_t stream);
+void launch_recur(const sm80::RecurParams& p, const CUtensorMap& v, int64_t runs, cudaStream_t stream);
 
 }  // namespace flashkda::cuda::sm90

@@ -1,0 +1,73 @@
+// The head-parallel kernel of the Hopper path: one block carries a value head through the chunks of one segment, a
+// warpgroup 64 value columns, from the images that sm90/prepare.cuh made. A warp of its own asks for them.
+#pragma once
+
+#include "cuda/sm80/recur.cuh"
+#include "cuda/sm90/walk.cuh"
+
+namespace flashkda::cuda::sm90 {
+
+inline constexpr int kRecurThreads = 2 * 128 + 32;
+
+struct RecurShared {
+  WalkRing ring;
+};
+
+// p.images: of sm90::Image. v: the map of p.v.
+__global__ void __launch_bounds__(kRecurThreads, 1)
+    recur(const __grid_constant__ sm80::RecurParams p, const __grid_constant__ CUtensorMap v) {
+  extern __shared__ __align__(1024) char shared_memory[];
+  WalkRing& ring = reinterpret_cast<RecurShared*>(shared_memory)->ring;
+  const int64_t place = blockIdx.x;
+  const int hv = static_cast<int>(place % p.layout.HV);
+  sm80::Segment segment;
+  if (!sm80::locate_segment<kChunk>(p.layout, place / p.layout.HV, segment)) return;
+  if (threadIdx.x == 0) ring.init(2 * 128);
+  __syncthreads();
+
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
+  const auto* const images = reinterpret_cast<const Image*>(p.images) + segment.first_chunk * p.layout.HV + hv;
+  if (group == 2) {
+    if (threadIdx.x % 32 != 0) return;
+    for (int c = segment.from; c < segment.to; ++c) {
+      ring.fill(c - segment.from, images + static_cast<int64_t>(c) * p.layout.HV, v,
+                static_cast<int32_t>(segment.batch),
+                static_cast<int32_t>(segment.begin + static_cast<int64_t>(c) * kChunk), hv);
+    }
+    return;
+  }
+
+  const int lane = threadIdx.x % 32;
+  const int v0 = group * 64 + uniform_warp() * 16;  // the warp's first value column
+  const int64_t slot = p.slots.data == nullptr ? segment.n : p.slots[segment.n];
+  const bool stateful = slot >= 0 && slot < p.slot_count;
+  sm80::StateFragment<D> S;
+  if (segment.index > 0) {
+    constexpr int64_t kMatrix = int64_t{D} * D;
+    const States ends = {p.ends, p.layout.HV * kMatrix, kMatrix, FKDA_FLOAT32, false};
+    S.load(ends, (place - p.layout.HV) * kMatrix, D, v0 + lane / 4, lane);
+  } else if (stateful && p.initial.data != nullptr) {
+    S.load(p.initial, slot * p.initial.slot + hv * p.initial.head, D, v0 + lane / 4, lane);
+  } else {
+    S.clear();
+  }
+  const bool fp16 = p.v.dtype == FKDA_FLOAT16;
+  for (int c = segment.from; c < segment.to; ++c) {
+    const int step = c - segment.from, s = step % kStages;
+    const int64_t token = static_cast<int64_t>(c) * kChunk;
+    const int rows = static_cast<int>(min(static_cast<int64_t>(kChunk), segment.length - token));
+    ptx::barrier_wait(ring.full[s], step / kStages & 1);
+    advance<true>(S, ring.stages[s], group, true, rows, fp16, [&](const float(&o)[16]) {
+      const int64_t at = segment.batch * p.out.batch + (segment.begin + token) * p.out.token + hv * p.out.head + v0;
+      const auto& halves = reinterpret_cast<const float(&)[2][2][4]>(o);
+      sm80::store_output(p.out, at, rows, halves[0], lane);
+      sm80::store_output(p.out, at + kHalf * p.out.token, rows - kHalf, halves[1], lane);
+    });
+    ptx::barrier_arrive(ring.empty[s]);
+  }
+  if (segment.index + 1 == segment.count && stateful && p.final.data != nullptr) {
+    S.store(p.final, slot * p.final.slot + hv * p.final.head, D, v0 + lane / 4, lane);
+  }
+}
+
+}  // namespace flashkda::cuda::sm90

@@ -1,0 +1,161 @@
+// Walking chunk images with wgmma: the ring of stages and the step of one chunk, which a warpgroup takes with 64
+// columns of the state. The formulas are those of sm80/step.cuh, tokens 32 at a time.
+#pragma once
+
+#include "cuda/ptx/wgmma.cuh"
+#include "cuda/sm80/step.cuh"
+#include "cuda/sm90/image.cuh"
+
+namespace flashkda::cuda::sm90 {
+
+struct WalkStage {
+  Image image;
+  alignas(1024) char v[2][kChunk][128];  // [column / 64][token], 64 columns of 16 bits a row; 128-byte swizzle
+};
+
+struct WalkRing {
+  WalkStage stages[kStages];
+  ptx::Barrier full[kStages], empty[kStages];
+
+  // By one thread; kReaders threads empty a stage.
+  __device__ void init(int readers) {
+    for (int s = 0; s < kStages; ++s) {
+      ptx::barrier_init(full[s], 1);
+      ptx::barrier_init(empty[s], readers);
+    }
+    ptx::barrier_init_fence();
+  }
+
+  // Fills the stage of the walk's step-th chunk, by one thread. batch, token, hv: of the chunk's first value row.
+  __device__ __forceinline__ void fill(int step, const Image* image, const CUtensorMap& v, int32_t batch, int32_t token,
+                                       int hv) {
+    const int s = step % kStages;
+    if (step >= kStages) ptx::barrier_wait(empty[s], (step / kStages - 1) & 1);
+    WalkStage& stage = stages[s];
+    ptx::barrier_expect(full[s], sizeof(Image) + sizeof(stage.v));
+    ptx::load_bytes(&stage.image, image, sizeof(Image), full[s]);
+    ptx::load_box(stage.v[0], v, 0, hv, token, batch, full[s]);
+    ptx::load_box(stage.v[1], v, 64, hv, token, batch, full[s]);
+  }
+};
+
+// One chunk of a warpgroup's columns. slice: its columns' half of the stage's values; valued: without, the values are
+// zero. rows: tokens of the chunk. emit(o): what to do with O^T while the state is updated.
+template <bool kOut, typename Emit>
+__device__ __forceinline__ void advance(sm80::StateFragment<D>& S, const WalkStage& stage, int slice, bool valued,
+                                        int rows, bool fp16, Emit&& emit) {
+  const int warp = uniform_warp(), lane = ptx::opaque(threadIdx.x % 32), t = lane % 4;
+  const Image& image = stage.image;
+  float(&state)[64] = reinterpret_cast<float(&)[64]>(S.x);
+  float acc[16], o[16];
+  {
+    uint32_t a[D / 16][4];
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) {
+      const float(&low)[4] = S.x[2 * i], (&high)[4] = S.x[2 * i + 1];
+      a[i][0] = pack_bf16(low[0], low[1]);
+      a[i][1] = pack_bf16(low[2], low[3]);
+      a[i][2] = pack_bf16(high[0], high[1]);
+      a[i][3] = pack_bf16(high[2], high[3]);
+    }
+    const uint64_t kd = ptx::rows_of_128(ptx::shared_address(image.kd));
+    const uint64_t qd = ptx::rows_of_128(ptx::shared_address(image.qd));
+    ptx::wgmma_begin();
+    static_for<D / 16>([&](auto i) {
+      ptx::wgmma_n32_bf16<(i > 0)>(acc, a[i], ptx::advance(kd, i / 4 * sizeof(image.kd[0]) + i % 4 * 32));
+    });
+    ptx::wgmma_commit();
+    if constexpr (kOut) {
+      static_for<D / 16>([&](auto i) {
+        ptx::wgmma_n32_bf16<(i > 0)>(o, a[i], ptx::advance(qd, i / 4 * sizeof(image.qd[0]) + i % 4 * 32));
+      });
+      ptx::wgmma_commit();
+    }
+  }
+  // The state decays while the products are under way.
+#pragma unroll
+  for (int i = 0; i < D / 16; ++i) {
+    const float4 f = *reinterpret_cast<const float4*>(&image.F[16 * i + 4 * t]);
+    float(&low)[4] = S.x[2 * i], (&high)[4] = S.x[2 * i + 1];
+    low[0] *= f.x;
+    low[1] *= f.y;
+    low[2] *= f.x;
+    low[3] *= f.y;
+    high[0] *= f.z;
+    high[1] *= f.w;
+    high[2] *= f.z;
+    high[3] *= f.w;
+  }
+  // V^T in accumulator layout, tokens 0-15 and 16-31. No branch here: groups of products that are begun and waited for
+  // in different basic blocks are serialised.
+  uint32_t values[2][4];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = h * 16 + lane / 16 * 8 + lane % 8;
+    ptx::ldmatrix_x4_trans(values[h],
+                           ptx::shared_address(&stage.v[slice][row][unit_128(row, warp * 2 + lane / 8 % 2)]));
+#pragma unroll
+    for (uint32_t& x : values[h]) x = valued ? x : 0u;
+  }
+  if constexpr (kOut) {
+    ptx::wgmma_wait<0>(acc, o);
+  } else {
+    ptx::wgmma_wait<0>(acc);
+  }
+  float(&u)[16] = acc;
+  {
+    uint32_t r[4][4];  // V^T - A^T, a step of 8 tokens each; T gives back what the cut takes
+#pragma unroll
+    for (int octet = 0; octet < 4; ++octet) {
+      const float2 low = unpack(values[octet / 2][octet % 2 * 2], fp16),
+                   high = unpack(values[octet / 2][octet % 2 * 2 + 1], fp16);
+      const float* const e = acc + 4 * octet;
+      float d[4] = {low.x - e[0], low.y - e[1], high.x - e[2], high.y - e[3]};
+      if (rows < kChunk) {  // beyond the end lies somebody else's token, maybe a NaN
+        if (8 * octet + 2 * t >= rows) d[0] = d[2] = 0.0f;
+        if (8 * octet + 2 * t + 1 >= rows) d[1] = d[3] = 0.0f;
+      }
+      r[octet][0] = __float_as_uint(d[0]);
+      r[octet][1] = __float_as_uint(d[2]);
+      r[octet][2] = __float_as_uint(d[1]);
+      r[octet][3] = __float_as_uint(d[3]);
+    }
+    const uint64_t T = ptx::rows_of_128(ptx::shared_address(image.T));
+    for (auto& step : r) ptx::hold(step);  // else the subtractions may move in between the products
+    ptx::wgmma_begin();
+    static_for<4>([&](auto i) { ptx::wgmma_n32_tf32<(i > 0)>(u, r[i], ptx::advance(T, i * 32)); });
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>(u);
+  }
+  {
+    uint32_t narrow[2][4], wide[4][4];
+#pragma unroll
+    for (int octet = 0; octet < 4; ++octet) {
+      const float* const e = u + 4 * octet;
+      narrow[octet / 2][octet % 2 * 2] = pack_bf16(e[0], e[1]);
+      narrow[octet / 2][octet % 2 * 2 + 1] = pack_bf16(e[2], e[3]);
+      wide[octet][0] = uncut(e[0]);
+      wide[octet][1] = uncut(e[2]);
+      wide[octet][2] = uncut(e[1]);
+      wide[octet][3] = uncut(e[3]);
+    }
+    const uint64_t M = ptx::rows_of_64(ptx::shared_address(image.M));
+    const uint64_t w = ptx::rows_of_128(ptx::shared_address(image.w));
+    if constexpr (kOut) {
+      ptx::wgmma_begin(o, state);
+      static_for<2>([&](auto i) { ptx::wgmma_n32_bf16<true>(o, narrow[i], ptx::advance(M, i * 32)); });
+      ptx::wgmma_commit();
+    } else {
+      ptx::wgmma_begin(state);
+    }
+    static_for<4>([&](auto i) { ptx::wgmma_n128_tf32<true>(state, wide[i], ptx::advance(w, i * 32)); });
+    ptx::wgmma_commit();
+  }
+  if constexpr (kOut) {
+    ptx::wgmma_wait<1>(o);
+    emit(o);
+  }
+  ptx::wgmma_wait<0>(state);
+}
+
+}  // namespace flashkda::cuda::sm90
