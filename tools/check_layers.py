@@ -20,7 +20,7 @@ LAYERS = {
     "src/cpu": (["flashkda/", "core/"], ["hwy/", "immintrin.h"]),
     "src/cuda": (["flashkda/", "core/", "cuda/"], ["cuda_runtime_api.h", "cub/"]),  # host side and planning
     "src/cuda/ptx": ([], ["cuda.h", "cuda/ptx", "cuda_bf16.h", "cuda_fp16.h"]),
-    "src/cuda/tile": (["cuda/ptx/"], ["cuda_bf16.h", "cuda_fp16.h"]),
+    "src/cuda/tile": (["cuda/ptx/"], ["cuda_bf16.h", "cuda_fp16.h", "cuda_runtime_api.h"]),
     "src/cuda/block": (["flashkda/", "cuda/tile/", "cuda/ptx/"], ["cuda_bf16.h", "cuda_fp16.h"]),
     "src/cuda/sm80": (
         [
@@ -41,7 +41,7 @@ LAYERS = {
             "cuda/params.cuh",
             "cuda/error.hpp",
             "cuda/shared_memory.hpp",
-            "cuda/sm80/recur.cuh",
+            "cuda/sm80/",  # the Hopper kernels are built of the portable ones' parts
             "cuda/block/",
             "cuda/tile/",
             "cuda/ptx/",

@@ -4,7 +4,7 @@
     tools/gpu_test.py BUILD [--direct] [--jobs N] [--record docs/gpu/verified.json] [--logs DIR]
 
   ctest -L gpu                C++ tests of BUILD, a build folder with FLASHKDA_CUDA=ON. --direct: the test program
-                              itself instead, once for each backend name, side by side (no ctest needed, a minute)
+                              itself instead, for each backend name, side by side (no ctest needed, a minute)
   pytest -m gpu               Python tests, where torch and the package flash_kda can be imported
   compute-sanitizer           memcheck, racecheck, synccheck and initcheck over the tests CudaSanitizer.*
 
@@ -52,13 +52,19 @@ def run_ctest(build, jobs, logs):
     return junit_counts(results) if results.exists() else total() | {"failed": 1}
 
 
-def run_direct(program, logs):
-    """The test program as it comes and on each path alone."""
+PATHS = ("", "cuda_fused", "cuda_wgmma", "cuda_split", "cuda_portable", "cuda_portable_split")
+
+
+def run_direct(program, logs, shards=1):
+    """The test program as it comes and on each path alone, each in that many processes."""
     runs = []
-    for path in ("", "cuda_fused", "cuda_wgmma", "cuda_split", "cuda_portable", "cuda_portable_split"):
-        results = logs / f"test_cuda_{path or 'default'}.xml"
-        environment = os.environ | ({"FLASH_KDA_BACKEND": path} if path else {})
-        runs.append((results, subprocess.Popen([program, f"--gtest_output=xml:{results}"], env=environment)))
+    for path in PATHS:
+        for shard in range(shards):
+            results = logs / f"test_cuda_{path or 'default'}_{shard}.xml"
+            environment = os.environ | {"GTEST_TOTAL_SHARDS": str(shards), "GTEST_SHARD_INDEX": str(shard)}
+            if path:
+                environment["FLASH_KDA_BACKEND"] = path
+            runs.append((results, subprocess.Popen([program, f"--gtest_output=xml:{results}"], env=environment)))
     for _, process in runs:
         process.wait()
     return total(*(junit_counts(results) if results.exists() else total() | {"failed": 1} for results, _ in runs))
@@ -110,7 +116,7 @@ def main():
         logs = (arguments.logs or Path(scratch)).resolve()
         logs.mkdir(parents=True, exist_ok=True)
         if arguments.direct:
-            cpp = run_direct(build / "tests/cuda/test_cuda", logs)
+            cpp = run_direct(build / "tests/cuda/test_cuda", logs, max(1, arguments.jobs // len(PATHS)))
         else:
             cpp = run_ctest(build, arguments.jobs, logs)
         if cpp["passed"] == 0:

@@ -135,16 +135,17 @@ def gpu_machine(record):
 
 
 def gpu_accuracy(record):
-    """One line a family. Rows without a path are of the kernels that a sequence of few heads is given to."""
-    columns = [(path, key) for path in ("portable", "fused") for key in ("o", "state")]
+    """One line a family, two columns a path."""
+    columns = [(path, key) for path in ("portable", "fused", "split") for key in ("o", "state")]
     families = {}
     for row in record["accuracy"]:
-        families.setdefault(row["family"], {})[row.get("path", "portable")] = row
+        families.setdefault(row["family"], {})[row["path"]] = row
     rows = [
         [name, *(scientific(by[path][key]) if path in by else "" for path, key in columns)]
         for name, by in families.items()
     ]
-    return table(["inputs", "o, two kernels:", "final state:", "o, fused kernel:", "final state:"], rows)
+    header = [title for path in ("portable", "fused", "split") for title in (f"o, {path}:", "final state:")]
+    return table(["inputs", *header], rows)
 
 
 def gpu_speed(record):

@@ -1,5 +1,5 @@
 // Accuracy of the CUDA backend against the fp64 recurrence: the families of `flashkda check`, the sixteen gate families
-// and the trained layers, each error as rms(x - truth) / rms(truth) of o and of the final state.
+// and the trained layers, each error as rms(x - truth) / rms(truth) of o and of the final state, on every path.
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -28,7 +28,7 @@ constexpr double kOutputMeanBar = 4.2e-3, kStateMeanBar = 3.5e-3;  // geometric 
 constexpr size_t kArenaBytes = size_t{2} << 30;
 
 struct Row {
-  std::string family;
+  std::string family, path;
   bool gate_family;
   checks::ErrorMeasures out, state;
 
@@ -39,9 +39,10 @@ struct Row {
 };
 
 // Runs a problem of host tensors on the device; outputs start as NaN and come back to the host.
-void run_on_device(checks::OwnedProblem& p, bench::Arena& arena) {
+void run_on_device(checks::OwnedProblem& p, const std::string& backend, bench::Arena& arena) {
   arena.release();
   fkda_problem d = p.problem();
+  d.backend = backend.c_str();
   const std::pair<fkda_tensor fkda_problem::*, checks::HostTensor*> tensors[] = {
       {&fkda_problem::q, &p.q},
       {&fkda_problem::k, &p.k},
@@ -70,19 +71,23 @@ void run_on_device(checks::OwnedProblem& p, bench::Arena& arena) {
 }
 
 // Errors of every row. Inputs and references are made on all cores; the device takes one problem after the other.
-std::vector<Row> measure_all(int64_t tokens, const std::string& data) {
+std::vector<Row> measure_all(int64_t tokens, const std::string& data, const std::vector<std::string>& paths) {
   bench::Arena arena(kArenaBytes);
   std::mutex device;
-  std::vector<std::future<Row>> jobs;
+  std::vector<std::future<std::vector<Row>>> jobs;
   const auto add = [&](const std::string& name, bool gate_family, const std::function<checks::OwnedProblem()>& make) {
     jobs.push_back(std::async(std::launch::async, [&, name, gate_family, make] {
       checks::OwnedProblem p = make();
       p.allocate_outputs(FKDA_BFLOAT16, FKDA_FLOAT32);
       const checks::ReferenceResult truth = checks::reference_result(p);
       const std::lock_guard lock(device);
-      run_on_device(p, arena);
-      return Row{name, gate_family, checks::measure(p.out, truth.out),
-                 checks::measure(p.final_state, truth.final_state)};
+      std::vector<Row> rows;
+      for (const std::string& path : paths) {
+        run_on_device(p, "cuda_" + path, arena);
+        rows.push_back({name, path, gate_family, checks::measure(p.out, truth.out),
+                        checks::measure(p.final_state, truth.final_state)});
+      }
+      return rows;
     }));
   };
   for (const auto list : {checks::families(), checks::gate_families()}) {
@@ -98,15 +103,17 @@ std::vector<Row> measure_all(int64_t tokens, const std::string& data) {
     }
   }
   std::vector<Row> rows;
-  for (auto& job : jobs) rows.push_back(job.get());
+  for (auto& job : jobs) {
+    for (Row& row : job.get()) rows.push_back(std::move(row));
+  }
   return rows;
 }
 
-double geometric_mean(const std::vector<Row>& rows, checks::ErrorMeasures Row::*which) {
+double geometric_mean(const std::vector<Row>& rows, const std::string& path, checks::ErrorMeasures Row::*which) {
   double sum = 0.0;
   int count = 0;
   for (const Row& row : rows) {
-    if (!row.gate_family) continue;
+    if (!row.gate_family || row.path != path) continue;
     sum += std::log((row.*which).rms);
     ++count;
   }
@@ -119,22 +126,25 @@ int main(int argc, char** argv) try {
   CLI::App app("Accuracy of the CUDA backend against fp64. Exit status 1 if a bar is missed.");
   int64_t tokens = 8192;
   std::string data, json;
+  std::vector<std::string> paths = {"portable", "fused", "split"};
   app.add_option("--tokens", tokens, "tokens of a family's sequence")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--path", paths, "backends without their \"cuda_\"")->capture_default_str();
   app.add_option("--data", data, "folder of the trained layers, or none");
   app.add_option("--json", json, "file for the rows");
   CLI11_PARSE(app, argc, argv);
 
-  const std::vector<Row> rows = measure_all(tokens, data);
+  const std::vector<Row> rows = measure_all(tokens, data, paths);
   bool passed = true;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  std::printf("%-28s %10s %10s\n", "family", "o", "state");
+  std::printf("%-28s %-10s %10s %10s\n", "family", "path", "o", "state");
   for (const Row& row : rows) {
     passed &= row.passed();
-    std::printf("%-28s %10.2e %10.2e%s\n", row.family.c_str(), row.out.rms, row.state.rms,
+    std::printf("%-28s %-10s %10.2e %10.2e%s\n", row.family.c_str(), row.path.c_str(), row.out.rms, row.state.rms,
                 row.passed() ? "" : "  MISSED");
     list.push_back({{"family", row.family},
+                    {"path", row.path},
                     {"o", row.out.rms},
                     {"state", row.state.rms},
                     {"o_max", row.out.max},
@@ -142,9 +152,11 @@ int main(int argc, char** argv) try {
                     {"o_reference_rms", row.out.reference_rms},
                     {"gate_family", row.gate_family}});
   }
-  const double out_mean = geometric_mean(rows, &Row::out), state_mean = geometric_mean(rows, &Row::state);
-  passed &= out_mean <= kOutputMeanBar && state_mean <= kStateMeanBar;
-  std::printf("%-28s %10.2e %10.2e\n", "geometric mean of the gates", out_mean, state_mean);
+  for (const std::string& path : paths) {
+    const double out_mean = geometric_mean(rows, path, &Row::out), state_mean = geometric_mean(rows, path, &Row::state);
+    passed &= out_mean <= kOutputMeanBar && state_mean <= kStateMeanBar;
+    std::printf("%-28s %-10s %10.2e %10.2e\n", "geometric mean of the gates", path.c_str(), out_mean, state_mean);
+  }
   if (!json.empty()) {
     std::ofstream(json) << nlohmann::ordered_json{{"cuda", bench::runtime_version()}, {"accuracy", list}}.dump(1)
                         << "\n";

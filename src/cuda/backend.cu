@@ -343,7 +343,8 @@ void launch_two_kernels(const Problem& p, Path path, char* workspace, cudaStream
     affine.initial = recur.initial;
     affine.slots = recur.slots;
     affine.slot_count = recur.slot_count;
-    affine.shortcut = p.sequence_split != FKDA_SPLIT_EXACT;
+    // What comes before a window that forgets must not have grown on its way: |I - b k k^T| <= 1 for b |k|^2 <= 2.
+    affine.shortcut = p.sequence_split != FKDA_SPLIT_EXACT && p.qk_l2norm && p.beta_activation != FKDA_BETA_ACTIVATED;
     affine.ends = recur.ends = reinterpret_cast<float*>(workspace + w.ends);
     affine.transitions = workspace + w.transitions;
     affine.forgets = reinterpret_cast<int32_t*>(workspace + w.forgets);

@@ -199,9 +199,11 @@ TEST_F(CudaHost, CostOfACallIsPrinted) {
 // them, initcheck every read of what was not written before.
 class CudaSanitizer : public OnGpu {
  protected:
-  static void run_bare(Spec spec, Want want) {
+  static void run_bare(Spec spec, Want want, const char* backend = nullptr) {
     spec.fence = want.fence = Fence::kBehind;
-    DeviceCase device(Case(spec), want, DeviceBuffer::Fill::kNone);
+    Case c(spec);
+    c.options.backend = backend;
+    DeviceCase device(c, want, DeviceBuffer::Fill::kNone);
     ASSERT_EQ(device.launch(), FKDA_OK) << fkda_last_error();
     EXPECT_TRUE(all_finite(device.fetch().out));
   }
@@ -228,8 +230,38 @@ TEST_F(CudaSanitizer, DenseOfEveryDtypeWidthAndLayout) {
   }
 }
 
+// Gates that remember, so that segments need their transitions, and gates that forget.
+TEST_F(CudaSanitizer, EveryPathWholeAndInSegments) {
+  for (const char* backend : {"cuda_fused", "cuda_wgmma", "cuda_split", "cuda_portable", "cuda_portable_split"}) {
+    for (const bool packed : {false, true}) {
+      for (const double gate : {-9.0, 1.0}) {
+        Spec spec{.T = 300, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 555};
+        if (packed) spec.cu = {0, 7, 207, 300};
+        spec.fence = Fence::kBehind;
+        Case c(spec);
+        c.g.fill(gate);
+        c.options.backend = backend;
+        DeviceCase device(c, {.fence = Fence::kBehind}, DeviceBuffer::Fill::kNone);
+        ASSERT_EQ(device.launch(), FKDA_OK) << fkda_last_error();
+        EXPECT_TRUE(all_finite(device.fetch().out)) << backend;
+      }
+    }
+  }
+}
+
+TEST_F(CudaSanitizer, ThePreparationsRareWay) {
+  for (const char* backend : {"cuda_wgmma", "cuda_portable"}) {
+    Case c({.T = 70, .g_dtype = FKDA_FLOAT32, .gate = FKDA_GATE_LOG, .seed = 557, .fence = Fence::kBehind});
+    c.g.fill(-40.0);
+    c.options.backend = backend;
+    DeviceCase device(c, {.fence = Fence::kBehind}, DeviceBuffer::Fill::kNone);
+    ASSERT_EQ(device.launch(), FKDA_OK) << fkda_last_error();
+    EXPECT_TRUE(all_finite(device.fetch().out)) << backend;
+  }
+}
+
 TEST_F(CudaSanitizer, TwoTilesAWarp) {
-  run_bare({.B = 2, .T = 37, .H = 48, .seed = 552}, {.final_state = FKDA_FLOAT32});
+  run_bare({.B = 2, .T = 37, .H = 48, .seed = 552}, {.final_state = FKDA_FLOAT32}, "cuda_portable");
 }
 
 TEST_F(CudaSanitizer, Row05_Packed) {

@@ -127,11 +127,13 @@ TEST_F(CudaPacked, Row19_Int32AndInt64) {
 }
 
 TEST_F(CudaPacked, Row19_OneSequenceIsTheDenseBatch) {
-  const Spec packed = {.H = 2, .cu = {0, 77}, .initial_state = FKDA_FLOAT32, .seed = 132};
-  Spec dense = packed;
-  dense.cu = {};
-  dense.T = 77;
-  expect_same_results(run_on_gpu(Case(packed), kFp32), run_on_gpu(Case(dense), kFp32));
+  const Spec spec = {.H = 2, .cu = {0, 77}, .initial_state = FKDA_FLOAT32, .seed = 132};
+  Spec rows = spec;
+  rows.cu = {};
+  rows.T = 77;
+  Case packed(spec), dense(rows);
+  packed.options.batch_invariant = dense.options.batch_invariant = 1;
+  expect_same_results(run_on_gpu(packed, kFp32), run_on_gpu(dense, kFp32));
 }
 
 TEST_F(CudaPacked, Row19_RowsOutsideEverySequenceAreNotWritten) {  // cu[0] != 0 and cu[-1] < T: legal on the device
@@ -168,7 +170,8 @@ TEST_F(CudaPacked, Row19_GarbageWithEveryTensor) {  // guard zones are watched, 
 }
 
 TEST_F(CudaPacked, Row39_PackedIsApartInBits) {
-  const Case c({.H = 2, .cu = {0, 33, 33, 90, 106}, .initial_state = FKDA_FLOAT32, .seed = 136});
+  Case c({.H = 2, .cu = {0, 33, 33, 90, 106}, .initial_state = FKDA_FLOAT32, .seed = 136});
+  c.options.batch_invariant = 1;
   const Outputs together = run_on_gpu(c, kFp32);
   for (int64_t n = 0; n < c.N; ++n) {
     const Outputs alone = run_on_gpu(c.sequence(n), kFp32);

@@ -125,6 +125,7 @@ def forward_arguments(case: str, device: str):
         checkpoint_offsets=None, out=torch.empty_like(x.v), final_state=None, checkpoints=None,
         intermediate_states=None, workspace=None, state_in_place=False, scale=SCALE, gate=0, lower_bound=-5.0,
         qk_l2norm=True, beta_activation=0, state_layout=0, intermediate_every=16, batch_invariant=False,
+        sequence_split=0,
     )  # fmt: skip
     given |= {
         "plain": {},

@@ -239,17 +239,28 @@ def test_workspace_one_byte_short(device):
     out = torch.full_like(x.v, 7.0)
     alignment = 256  # FKDA_WORKSPACE_ALIGNMENT
     enough_anywhere = flash_kda.workspace_size(
-        x.q, x.k, x.v, x.g, x.beta, SCALE, out, x.A_log, x.dt_bias, -5.0, cu_seqlens=x.cu_seqlens
+        x.q, x.k, x.v, x.g, x.beta, SCALE, out, x.A_log, x.dt_bias, -5.0, cu_seqlens=x.cu_seqlens, batch_invariant=True
     )
     needed = enough_anywhere - (alignment - 1)
     memory = torch.empty(needed + 2 * alignment, dtype=torch.uint8, device=device)
     aligned = memory[-memory.data_ptr() % alignment :]
     for short in (aligned[: needed - 1], aligned[1 : needed + alignment - 1]):
         with pytest.raises(ValueError, match=f"^workspace: got {needed - 1} bytes, needs {needed}$"):
-            call(x, out, workspace=short)
+            call(x, out, workspace=short, batch_invariant=True)
         assert (out == 7.0).all()
-    call(x, out, workspace=aligned[:needed])
-    call(x, out, workspace=aligned[1 : needed + alignment])
+    call(x, out, workspace=aligned[:needed], batch_invariant=True)
+    call(x, out, workspace=aligned[1 : needed + alignment], batch_invariant=True)
+
+
+def test_sequence_split_by_name(device):
+    x = random_inputs(T=300).to(device)
+    results = {}
+    for name in ("auto", "exact", "never"):
+        results[name] = torch.empty_like(x.v)
+        call(x, results[name], sequence_split=name)
+        assert relative_rms(results[name], results["auto"]) <= OUT_BAR[device][BF16]
+    with pytest.raises(ValueError, match="""^sequence_split: got 'always', needs "auto", "exact" or "never"$"""):
+        call(x, torch.empty_like(x.v), sequence_split="always")
 
 
 def test_no_sequences(device):

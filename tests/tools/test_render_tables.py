@@ -38,7 +38,7 @@ RECORD = {
 
 GPU_RECORD = {
     "date": "2031-02-03T04:05:06Z", "gpu": "A GPU", "driver": "1.2", "cuda": "13.0", "copy_gb_per_s": 4178.4,
-    "accuracy": [{"family": "g=0", "o": 3.4e-3, "state": 1.9e-3}],
+    "accuracy": [{"family": "g=0", "path": "portable", "o": 3.4e-3, "state": 1.9e-3}],
     "bench": [
         {"op": "prefill", "case": "H8 T8192", "gates": "random", "state": "fp32", "ms_median": 0.3954, "ms_min": 0.39,
          "gb_per_s": 2502.1, "floor_fraction": 0.05},
@@ -89,10 +89,10 @@ def test_gpu_machine():
 
 
 def test_gpu_accuracy_has_two_columns_a_path():
-    assert "| g=0 | 3.4e-3 | 1.9e-3 |  |  |\n" in show("gpu-accuracy")
+    assert "| g=0 | 3.4e-3 | 1.9e-3 |  |  |  |  |\n" in show("gpu-accuracy")
     fused = {"family": "g=0", "o": 0.0025, "state": 0.0004, "path": "fused"}
     gpu = GPU_RECORD | {"accuracy": [*GPU_RECORD["accuracy"], fused]}
-    assert "| g=0 | 3.4e-3 | 1.9e-3 | 2.5e-3 | 4.0e-4 |\n" in show("gpu-accuracy", gpu=gpu)
+    assert "| g=0 | 3.4e-3 | 1.9e-3 | 2.5e-3 | 4.0e-4 |  |  |\n" in show("gpu-accuracy", gpu=gpu)
 
 
 def test_gpu_speed_has_a_column_a_kind_of_gates():

@@ -1,10 +1,10 @@
-// The token-parallel kernel of the Hopper path: one block turns 32 tokens of one value head into their image
-// (sm90/image.cuh). The two halves of the block do with 16 tokens each what sm80/prepare.cuh does with its chunk; then
-// the second half's rows, decayed from the middle on, meet the first half's, decayed up to it: halving once more, and
-// no gate overflows. T's lower left block is -T22 L21 T11.
+// The token-parallel kernel of the wgmma path: one block turns 32 tokens of one value head into their image
+// (sm90/image.cuh). The halves of the block take 16 tokens each, as the portable kernel does (sm80/rows.cuh); pairs
+// across the middle come from the second half's rows and the first half's, decayed on to their anchors. T's lower left
+// block is -T22 L21 T11.
 #pragma once
 
-#include "cuda/sm80/prepare.cuh"
+#include "cuda/sm80/rows.cuh"
 #include "cuda/sm90/image.cuh"
 
 namespace flashkda::cuda::sm90 {
@@ -19,7 +19,7 @@ struct PrepareShared {
     alignas(16) char levels[2][sm80::kRoundLevels][24][kPitch];
     // then [block of the second half]: its k and q, decayed from the boundary
     alignas(16) char right[2][16][kPitch];
-    // at last: the image's, on its way out
+    // at last: the image's, from where it goes out in rows that are neighbours
     alignas(128) char w[D][128];
   };
   // k of the first half, decayed to the anchor of either block of the second; by halving: to the boundary, twice
@@ -250,7 +250,6 @@ __global__ void __launch_bounds__(kPrepareThreads, kPrepareBlocks)
     };
     put(c, [](float2 x) { return x.x; });
     put(c + 1, [](float2 x) { return x.y; });
-    ptx::async_proxy_fence();
   }
   // T11 and T22, a column a lane: x_i = [i = c] - sum_{j<i} L_ij x_j (eq. 21). The others: Mqk.
   float x[kTokens];
@@ -273,7 +272,10 @@ __global__ void __launch_bounds__(kPrepareThreads, kPrepareBlocks)
     }
   }
   __syncthreads();
-  if (thread == 0) ptx::store_bytes(image.w, s.w, sizeof(image.w));
+#pragma unroll
+  for (int unit = 0; unit < static_cast<int>(sizeof(s.w)) / 16; unit += kPrepareThreads) {
+    reinterpret_cast<uint4*>(image.w)[unit + thread] = reinterpret_cast<const uint4*>(s.w)[unit + thread];
+  }
   if (warp == 0 && lane < kTokens) {
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) s.L[first + i][first + lane] = x[i];
@@ -314,7 +316,6 @@ __global__ void __launch_bounds__(kPrepareThreads, kPrepareBlocks)
     }
     *reinterpret_cast<uint4*>(&image.T[row][unit_128(row, unit)]) = make_uint4(t[0], t[1], t[2], t[3]);
   }
-  if (thread == 0) ptx::wait_for_stores();
 }
 
 }  // namespace flashkda::cuda::sm90
