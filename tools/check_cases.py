@@ -31,7 +31,7 @@ def read_table(text):
 
 def ctest_names(build):
     listing = subprocess.run(["ctest", "-N", "--test-dir", build], capture_output=True, text=True, check=True).stdout
-    return re.findall(r"^ *Test +#\d+: (?:fused\.|portable\.)?(.+?)(?: \(Disabled\))?$", listing, re.MULTILINE)
+    return re.findall(r"^ *Test +#\d+: (?:[a-z_]+\.)?(.+?)(?: \(Disabled\))?$", listing, re.MULTILINE)
 
 
 def is_defined(pytest_name, root):

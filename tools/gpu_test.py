@@ -55,18 +55,27 @@ def run_ctest(build, jobs, logs):
 PATHS = ("", "cuda_fused", "cuda_wgmma", "cuda_split", "cuda_portable", "cuda_portable_split")
 
 
+LARGE = "CudaLarge.*"  # needs most of a GPU's memory
+
+
 def run_direct(program, logs, shards=1):
-    """The test program as it comes and on each path alone, each in that many processes."""
-    runs = []
-    for path in PATHS:
-        for shard in range(shards):
-            results = logs / f"test_cuda_{path or 'default'}_{shard}.xml"
-            environment = os.environ | {"GTEST_TOTAL_SHARDS": str(shards), "GTEST_SHARD_INDEX": str(shard)}
-            if path:
-                environment["FLASH_KDA_BACKEND"] = path
-            runs.append((results, subprocess.Popen([program, f"--gtest_output=xml:{results}"], env=environment)))
+    """The test program as it comes and on each path alone, each in that many processes, side by side; then the tests
+    that need most of the memory, one process after the other."""
+
+    def start(path, name, tests, shard=0, shards=1):
+        results = logs / f"{path or 'default'}_{name}_{shard}.xml"
+        environment = os.environ | {"GTEST_TOTAL_SHARDS": str(shards), "GTEST_SHARD_INDEX": str(shard)}
+        if path:
+            environment["FLASH_KDA_BACKEND"] = path
+        command = [program, f"--gtest_output=xml:{results}", f"--gtest_filter={tests}"]
+        return results, subprocess.Popen(command, env=environment)
+
+    runs = [start(path, "most", f"-{LARGE}", shard, shards) for path in PATHS for shard in range(shards)]
     for _, process in runs:
         process.wait()
+    for path in PATHS:
+        runs.append(start(path, "large", LARGE))
+        runs[-1][1].wait()
     return total(*(junit_counts(results) if results.exists() else total() | {"failed": 1} for results, _ in runs))
 
 

@@ -55,8 +55,8 @@ def test_the_program_itself_runs_once_for_each_path(tmp_path):
         "    % ('<failure/>' if os.environ.get('FLASH_KDA_BACKEND') == 'cuda_fused' else ''))\n"
     )
     program.chmod(0o755)
-    assert run_direct(program, tmp_path) == {"passed": 11, "failed": 1, "skipped": 0}
+    assert run_direct(program, tmp_path) == {"passed": 22, "failed": 2, "skipped": 0}
     program.write_text("#!/bin/sh\nexit 1\n")  # dies before it writes anything
     empty = tmp_path / "logs"
     empty.mkdir()
-    assert run_direct(program, empty) == {"passed": 0, "failed": 6, "skipped": 0}
+    assert run_direct(program, empty) == {"passed": 0, "failed": 12, "skipped": 0}

@@ -96,7 +96,7 @@ def test_gpu_accuracy_has_two_columns_a_path():
 
 
 def test_gpu_speed_has_a_column_a_kind_of_gates():
-    assert "| prefill | H8 T8192 | 0.395 |  | 0.401 |  |  | 2,502 | 5% |\n" in show("gpu-speed")
+    assert "| prefill | H8 T8192 | 0.395 | 0.401 | 2,502 | 5% |\n" in show("gpu-speed")
 
 
 def test_size():
