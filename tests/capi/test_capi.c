@@ -75,7 +75,7 @@ static void test_defaults(void) {
   CHECK(p.gate == FKDA_GATE_BOUNDED && p.lower_bound == -5.0f);
   CHECK(isnan(p.scale) && p.qk_l2norm == 1 && p.beta_activation == FKDA_BETA_SIGMOID);
   CHECK(p.state_layout == FKDA_STATE_V_FIRST && p.intermediate_every == 64);
-  CHECK(p.batch_invariant == 0 && p.num_threads == 0);
+  CHECK(p.batch_invariant == 0 && p.num_threads == 0 && p.sequence_split == FKDA_SPLIT_AUTO);
 }
 
 static void test_dense(void) {

@@ -277,6 +277,8 @@ std::vector<Rejection> other_rejections() {
       option("QkL2norm_Two", "qk_l2norm", "2", "0..1", [](fkda_problem& p) { p.qk_l2norm = 2; }),
       option("BatchInvariant_Negative", "batch_invariant", "-1", "0..1",
              [](fkda_problem& p) { p.batch_invariant = -1; }),
+      option("SequenceSplit_Negative", "sequence_split", "-1", "0..2", [](fkda_problem& p) { p.sequence_split = -1; }),
+      option("SequenceSplit_PastTheLast", "sequence_split", "3", "0..2", [](fkda_problem& p) { p.sequence_split = 3; }),
       option("NumThreads_Negative", "num_threads", "-1", ">= 0", [](fkda_problem& p) { p.num_threads = -1; }),
       option("LowerBound_Zero", "lower_bound", "0", "[-5, 0)", [](fkda_problem& p) { p.lower_bound = 0.0f; }),
       option("LowerBound_MinusZero", "lower_bound", "0", "[-5, 0)", [](fkda_problem& p) { p.lower_bound = -0.0f; }),

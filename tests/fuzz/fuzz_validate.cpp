@@ -98,6 +98,7 @@ class Generator {
     problem_.qk_l2norm = pick({1, 0});
     problem_.beta_activation = pick({FKDA_BETA_SIGMOID, FKDA_BETA_TWICE_SIGMOID, FKDA_BETA_ACTIVATED});
     problem_.batch_invariant = pick({0, 1});
+    problem_.sequence_split = pick({FKDA_SPLIT_AUTO, FKDA_SPLIT_EXACT, FKDA_SPLIT_NEVER});
     problem_.num_threads = pick({1, 2});
     problem_.backend = pick<const char*>({nullptr, "auto", "cpu", "reference"});
   }
@@ -170,7 +171,7 @@ class Generator {
   }
 
   void change_option() {
-    switch (bytes_.ConsumeIntegralInRange(0, 10)) {
+    switch (bytes_.ConsumeIntegralInRange(0, 11)) {
       case 0: problem_.gate = static_cast<int32_t>(any_integer()); break;
       case 1: problem_.lower_bound = bytes_.ConsumeFloatingPoint<float>(); break;
       case 2: problem_.scale = bytes_.ConsumeFloatingPoint<float>(); break;
@@ -180,7 +181,8 @@ class Generator {
       case 6: problem_.intermediate_every = static_cast<int32_t>(any_integer()); break;
       case 7: problem_.batch_invariant = static_cast<int32_t>(any_integer()); break;
       case 8: problem_.num_threads = pick<int32_t>({0, -1, 3, std::numeric_limits<int32_t>::min()}); break;
-      case 9: problem_.struct_size = bytes_.ConsumeIntegral<uint32_t>(); break;
+      case 9: problem_.sequence_split = static_cast<int32_t>(any_integer()); break;
+      case 10: problem_.struct_size = bytes_.ConsumeIntegral<uint32_t>(); break;
       default: problem_.backend = pick<const char*>({"cuda", "", "auto ", "no such backend %s %n"});
     }
   }

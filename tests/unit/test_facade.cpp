@@ -192,6 +192,7 @@ TEST(Facade, EverySetterReachesTheProblem) {
                              .beta_activation(FKDA_BETA_TWICE_SIGMOID)
                              .state_layout(FKDA_STATE_K_FIRST)
                              .batch_invariant(true)
+                             .sequence_split(FKDA_SPLIT_EXACT)
                              .num_threads(3)
                              .raw();
   EXPECT_EQ(p.struct_size, sizeof(fkda_problem));
@@ -208,6 +209,7 @@ TEST(Facade, EverySetterReachesTheProblem) {
   EXPECT_EQ(p.beta_activation, FKDA_BETA_TWICE_SIGMOID);
   EXPECT_EQ(p.state_layout, FKDA_STATE_K_FIRST);
   EXPECT_EQ(p.batch_invariant, 1);
+  EXPECT_EQ(p.sequence_split, FKDA_SPLIT_EXACT);
   EXPECT_EQ(p.num_threads, 3);
   EXPECT_TRUE(std::isnan(p.scale));
   EXPECT_EQ(p.backend, nullptr);
