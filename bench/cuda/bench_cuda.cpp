@@ -46,6 +46,9 @@ const std::vector<std::string> kCases = {
     "H96 T8192",  "H96 mixed6", "H96 8x1024", "H64 T8192",  "H64 mixed6", "H64 8x1024", "H32 T8192", "H16 T8192",
     "H12 T8192",  "H8 T8192",   "H4 T8192",   "H1 T8192",   "H8 T65536",  "H8 T131072", "H4 T65536", "H1 T1048576",
     "H12 4x2048", "H8 mixed6",  "H32 256x32", "H32 64x128", "H32 256x1",  "H32 1x1000", "H8 10000x8"};
+// More points of the pictures (bench/python/time_picture.py).
+const std::vector<std::string> kPictureCases = {"H2 T8192", "H24 T8192", "H48 T8192", "H128 T8192", "H8 T512",
+                                                "H8 T2048", "H8 T16384", "H8 T32768", "H8 T262144"};
 const std::vector<std::string> kDecodeCases = {"B1 H32", "B32 H32", "B128 H32", "B512 H32"};
 const std::vector<std::string> kSoftplusCases = {"H96 T8192", "H64 mixed6"};
 
@@ -488,6 +491,7 @@ int main(int argc, char** argv) try {
   }
   if (cases.empty()) {
     add(kCases, gates);
+    add(kPictureCases, {"random", "long"});
     add(kSoftplusCases, {"softplus", "real softplus"});
     add(kDecodeCases, {"random"});
   } else {
