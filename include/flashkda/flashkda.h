@@ -96,7 +96,7 @@ typedef enum fkda_state_layout {
 
 /* How the cuda backends may cut a sequence into segments that run side by side (docs/kernels/split.md). */
 typedef enum fkda_split {
-  FKDA_SPLIT_AUTO = 0,  /* where it pays; what provably shrinks to 2^-40 of its size before a segment's end is dropped
+  FKDA_SPLIT_AUTO = 0,  /* where it pays; what provably shrinks to 2^-126 of its size before a segment's end is dropped
                            (with qk_l2norm and a sigmoid of beta, which let no state grow) */
   FKDA_SPLIT_EXACT = 1, /* where it pays; nothing is dropped */
   FKDA_SPLIT_NEVER = 2

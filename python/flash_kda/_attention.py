@@ -73,7 +73,7 @@ def fwd(
         batch_invariant: the same bits for a sequence alone, in any batch, or resumed at a multiple of 64 tokens from
             an fp32 state. The CPU backends always grant it.
         sequence_split: whether a GPU cuts sequences into segments that run side by side. "auto": where it pays, and
-            what provably shrinks to 2^-40 of its size before a segment's end is dropped. "exact": where it pays,
+            what provably shrinks to 2^-126 of its size before a segment's end is dropped. "exact": where it pays,
             nothing is dropped. "never". The CPU backends never do.
     """
     _library.call(

@@ -165,7 +165,7 @@ Layout make_layout(const Problem& p, const Workspace& w, char* workspace, Path p
     plan.intermediate_begin = reinterpret_cast<int32_t*>(workspace + w.intermediate_begin);
   }
   if (path.fused) plan.order = reinterpret_cast<int32_t*>(workspace + w.order);
-  if (path.split) {
+  if (w.split.segments > 0) {
     plan.segment_chunks = static_cast<int32_t>(w.split.segment_chunks);
     plan.segments = reinterpret_cast<int32_t*>(workspace + w.segments);
   }
@@ -450,7 +450,8 @@ Engine best_engine([[maybe_unused]] const Problem& p) {
 }
 
 bool may_split(const Problem& p) {
-  return p.sequence_split != FKDA_SPLIT_NEVER && !p.batch_invariant && recurrent_tokens(p) < 0 && p.N * p.HV > 0;
+  return p.sequence_split != FKDA_SPLIT_NEVER && !p.batch_invariant && recurrent_tokens(p) < 0 && p.N * p.HV > 0 &&
+         p.B * p.T > 0;
 }
 
 Path portable(const Problem&) { return {}; }

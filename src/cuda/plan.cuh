@@ -22,7 +22,8 @@ struct PlanParams {
   int32_t* order;               // [N] sequences, those of more chunks first up to rounding, or null
 };
 
-// Whatever cu_seqlens holds, the tables are ascending and stay within T tokens, hence within T/16 + N chunks.
+// Whatever cu_seqlens holds, the tables are ascending and stay within T tokens, hence within T / chunk_tokens + N
+// chunks.
 void launch_plan(const PlanParams& p, cudaStream_t stream);
 
 }  // namespace flashkda::cuda

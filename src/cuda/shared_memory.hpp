@@ -8,6 +8,14 @@
 
 namespace flashkda::cuda {
 
+// Bytes of shared memory that a block may have on the current device.
+inline size_t shared_memory_limit() {
+  int device = 0, bytes = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  return static_cast<size_t>(bytes);
+}
+
 template <auto kKernel>
 void allow_shared_memory(size_t bytes) {
   static std::atomic<uint64_t> done{0};  // a bit a device

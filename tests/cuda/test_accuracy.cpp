@@ -323,6 +323,22 @@ TEST_F(CudaNumerics, Row49_OneTokenOfEveryFourForgets) {
   }
 }
 
+TEST_F(CudaNumerics, ANaNInBetaShows) {  // from its token on, and in the state; nowhere before its chunk
+  Case c({.T = 100, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 69});
+  c.g.fill(-6.0);  // remembered to the end
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  c.beta.set(37 * 2, nan);  // head 0
+  const Outputs outputs = run_on_gpu(c, kFp32);
+  for (int64_t i = 0; i < outputs.out.numel(); ++i) {
+    const int64_t token = i / 256, head = i / 128 % 2;
+    if (head == 0 && token >= 32 && token < 37) continue;
+    ASSERT_EQ(std::isnan(outputs.out.get(i)), head == 0 && token >= 37) << "token " << token << ", head " << head;
+  }
+  for (int64_t i = 0; i < outputs.final_state.numel(); ++i) {
+    ASSERT_EQ(std::isnan(outputs.final_state.get(i)), i < 128 * 128) << i;
+  }
+}
+
 TEST_F(CudaNumerics, Row51_WithoutALogOrDtBias) {  // an absent tensor is a tensor of zeros
   for (const int32_t gate : {FKDA_GATE_BOUNDED, FKDA_GATE_SOFTPLUS}) {
     const Case both({.T = 100, .H = 2, .HV = 4, .gate = gate, .seed = 65});

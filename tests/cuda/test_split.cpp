@@ -178,6 +178,31 @@ TEST_F(CudaSplit, StatesOnTheWayAreFinalStatesOfPrefixes) {
   EXPECT_TRUE(same_bits(checkpoint(1, 25), outputs.final_state.narrow(0, 1, 1)));
 }
 
+TEST_F(CudaSplit, Row04_NoTokensAndStatesOnTheWay) {  // what asks for states on the way is not the recurrent kernel's
+  for (const bool checkpoints : {false, true}) {
+    Spec spec{.H = 2, .cu = {0, 0, 0}, .initial_state = FKDA_FLOAT32, .seed = 912};
+    if (checkpoints) spec.checkpoint_offsets = {{0}, {0}};
+    for (const char* backend : {"cuda", "cuda_split", "cuda_portable_split"}) {
+      Case c(spec);
+      c.options.backend = backend;
+      Want want = {.final_state = FKDA_FLOAT32, .checkpoints = FKDA_FLOAT32};
+      if (!checkpoints) want.intermediate_states = FKDA_FLOAT32;
+      SCOPED_TRACE(testing::Message() << backend << ", checkpoints " << checkpoints);
+      EXPECT_TRUE(same_bits(run_on_gpu(c, want).final_state, c.initial_state));
+    }
+  }
+}
+
+TEST_F(CudaSplit, InPlaceIsOutOfPlace) {  // the last segment may be a single chunk, done before the first has begun
+  for (const int64_t T : {80, 272, 1040}) {
+    const Case c = split_case({.B = 3, .T = T, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 913});
+    const Outputs apart = run_on_gpu(c, kFp32);
+    for (int run = 0; run < 5; ++run) {
+      expect_same_results(run_on_gpu(c, {.out = FKDA_FLOAT32, .in_place = true}), apart);
+    }
+  }
+}
+
 // One channel that never forgets among channels that do at once: a test on mean decays would drop it.
 TEST_F(CudaSplit, OneChannelRemembers) {
   for (const double decay : {1.0, 0.99, 0.9}) {  // over 64 tokens 1, 0.5 and 1e-3

@@ -279,7 +279,7 @@ def test_inside_the_compiled_operator_the_message_is_the_same():
     with pytest.raises(RuntimeError, match=r"^flash_kda: invalid argument: k: got shape \[1,3,2,128\]"):
         operator(
             x.q, x.k[:, :3], x.v, x.g, x.beta, None, None, None, None, None, None, torch.empty_like(x.v), None, None,
-            None, None, False, 1.0, 0, -5.0, True, 0, 0, 64, False,
+            None, None, False, 1.0, 0, -5.0, True, 0, 0, 64, False, 0,
         )  # fmt: skip
 
 

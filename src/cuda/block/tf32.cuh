@@ -15,4 +15,9 @@ __device__ __forceinline__ uint32_t uncut(float x) { return __float_as_uint(x * 
 // fp32 to where the cut rounds it, ties away from zero. Not for a NaN that nothing else would show: it may become -0.
 __device__ __forceinline__ uint32_t rounded_by_the_cut(float x) { return __float_as_uint(x) + 0x1000u; }
 
+// The same, keeping NaN.
+__device__ __forceinline__ uint32_t rounded_by_the_cut_or_nan(float x) {
+  return x == x ? rounded_by_the_cut(x) : 0x7fc00000u;
+}
+
 }  // namespace flashkda::cuda

@@ -3,8 +3,8 @@
 // needs no M), M the recurrence of the K columns of the identity with v = 0; half the warps carry either, from one ring
 // of chunk images.
 //
-// Where the last few chunks alone shrink every state to nothing (|M| <= 2^-40 in the Frobenius norm, hence in the
-// spectral one, and no step lengthens a state), what lies before them need not be seen: the block carries M and B
+// Where the last few chunks alone shrink every state to nothing (|M| <= 2^-126, by its largest element, and no
+// step lengthens a state), what lies before them need not be seen: the block carries M and B
 // through those chunks first, and if M is that small it is done. Decays tell beforehand whether it is worth a try.
 #pragma once
 
@@ -21,7 +21,7 @@ struct AffineParams {
   Integers slots;
   int64_t slot_count;
   bool shortcut;      // whether to look for segments that forget
-  float* ends;        // [segments][HV][V][K]: B; in a first segment the state after it
+  float* ends;        // [segments][HV][V][K]: B; of a first segment the state after it, of a last the initial state
   char* transitions;  // [segments][HV] of Transition<K>
   int32_t* forgets;   // [segments][HV]: whether M is nothing and was not stored
 };
@@ -44,11 +44,11 @@ __device__ __forceinline__ void split_bf16(float x, float y, uint32_t& high, uin
   low = pack_bf16(x - taken.x, y - taken.y);
 }
 
-// |M| up to which a state is forgotten, and the decay up to which M is worth the look: M shrinks a little less than the
-// slowest channel does.
-inline constexpr float kForgotten = 0x1p-40f;
-inline constexpr float kWorthALook = 0x1p-48f;
-inline constexpr int kShortestLook = 2, kLongestLook = 8;  // chunks
+// |M| up to which a state is forgotten: what is left of it is below fp32's normal numbers, whatever else is written.
+// And the decay up to which M is worth the look: M shrinks a little less than the slowest channel does.
+inline constexpr float kForgotten = 0x1p-126f;
+inline constexpr float kWorthALook = 0x1p-140f;
+inline constexpr int kShortestLook = 2, kLongestLook = 16;  // chunks
 
 // A tile of M's columns into a Transition. first_column: this lane's first.
 template <int K>
@@ -75,10 +75,21 @@ __device__ __forceinline__ void store_transition(const StateFragment<K>& S, char
   }
 }
 
+// Puts a tile of a sequence's initial state where the end of its last segment would be: recur's first segment takes it
+// from there, since the caller's memory may be that of the final state, which recur's last segment writes meanwhile.
+template <int K>
+__device__ __forceinline__ void keep_initial(const AffineParams& p, int64_t place, int64_t slot, int hv,
+                                             int first_column, int lane) {
+  constexpr int64_t kMatrix = int64_t{K} * K;
+  const States ends = {p.ends, p.layout.HV * kMatrix, kMatrix, FKDA_FLOAT32, false};
+  StateFragment<K> S;
+  S.load(p.initial, slot * p.initial.slot + hv * p.initial.head, K, first_column, lane);
+  S.store(ends, place * kMatrix, K, first_column, lane);
+}
+
 template <int K>
 struct AffineShared {
   RecurStage<K, K, false> stages[kAffineStages];
-  float sums[kAffineThreads / 32];
 };
 
 template <int K>
@@ -92,14 +103,22 @@ __global__ void __launch_bounds__(kAffineThreads, 1) affine(const __grid_constan
   const int64_t place = blockIdx.x;
   const int hv = static_cast<int>(place % p.layout.HV);
   Segment segment;
-  if (!locate_segment<kChunk>(p.layout, place / p.layout.HV, segment) || segment.index + 1 == segment.count) return;
+  if (!locate_segment<kChunk>(p.layout, place / p.layout.HV, segment)) return;
   const int64_t slot = p.slots.data == nullptr ? segment.n : p.slots[segment.n];
-  const bool has_initial = segment.index == 0 && p.initial.data != nullptr && slot >= 0 && slot < p.slot_count;
+  const bool stateful = p.initial.data != nullptr && slot >= 0 && slot < p.slot_count;
+  const bool has_initial = segment.index == 0 && stateful;
 
   const bool transition = warp >= kHalf;   // else the offset B
   const int tile = warp % kHalf * kTiles;  // the warp's first
   const int v = tile * 16 + lane / 4;      // the lane's first column
   const bool fp16 = p.v.dtype == FKDA_FLOAT16;
+  if (segment.index + 1 == segment.count) {
+    if (segment.count > 1 && stateful && !transition) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) keep_initial<K>(p, place, slot, hv, v + 16 * t, lane);
+    }
+    return;
+  }
   const char* const images = p.images + (segment.first_chunk * p.layout.HV + hv) * Im::kBytes;
   const int64_t image_stride = static_cast<int64_t>(p.layout.HV) * Im::kBytes;
   const auto* const values =
@@ -154,24 +173,19 @@ __global__ void __launch_bounds__(kAffineThreads, 1) affine(const __grid_constan
     }
     ptx::cp_async_wait<0>();
     if (whole) break;
-    float sum = 0.0f;
+    // |M| is at most K times its largest element. A NaN is not small.
+    bool small = true;
     if (transition) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
         for (int i = 0; i < K / 8; ++i) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) sum += S[t].x[i][e] * S[t].x[i][e];
+          for (int e = 0; e < 4; ++e) small &= fabsf(S[t].x[i][e]) <= kForgotten / K;
         }
       }
     }
-#pragma unroll
-    for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, bit);
-    if (lane == 0) shared.sums[warp] = sum;
-    __syncthreads();
-    float total = 0.0f;
-    for (const float part : shared.sums) total += part;
-    forgets = total <= kForgotten * kForgotten;  // not if it is no number
+    forgets = __syncthreads_and(small);
     if (forgets) break;
     from = segment.from;
   }

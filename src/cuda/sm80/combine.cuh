@@ -17,23 +17,22 @@ struct CombineParams {
 
 __host__ __device__ constexpr int combine_threads(int K) { return K / 16 * 32; }  // a warp for 16 channels
 inline constexpr int kCombineColumns = 16;                                        // value columns a block
-inline constexpr int kCombineBuffers = 3;
-
-template <int K>
+// kBuffers: transitions in shared memory at a time. Three hide the copies; devices with less than 227 KB have fewer.
+template <int K, int kBuffers>
 struct CombineShared {
   static constexpr int kPitch = K * 2 + 16;  // bytes; turns the rows that ldmatrix reads through the banks
   struct {
     alignas(16) char parts[2][K][kPitch];  // high and low, [j][k]
     alignas(16) float diagonal[K];
-  } transition[kCombineBuffers];
+  } transition[kBuffers];
   alignas(16) char state[2][kCombineColumns][kPitch];  // high and low, [v][j]
 };
 
-template <int K>
+template <int K, int kBuffers>
 __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_constant__ CombineParams p) {
   constexpr int kThreads = combine_threads(K);
   extern __shared__ __align__(128) char shared_memory[];
-  auto& shared = *reinterpret_cast<CombineShared<K>*>(shared_memory);
+  auto& shared = *reinterpret_cast<CombineShared<K, kBuffers>*>(shared_memory);
 
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int g = lane / 4, t = lane % 4;
@@ -94,7 +93,7 @@ __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_co
       }
       ptx::cp_async_commit();
     };
-    for (int ahead = 0; ahead < kCombineBuffers - 1; ++ahead) fetch(run + ahead, ahead);
+    for (int ahead = 0; ahead < kBuffers - 1; ++ahead) fetch(run + ahead, ahead);
     float2 state[2][2], coming[2][2];
     load_state(ends - end_stride, state);
     load_state(ends, coming);
@@ -114,9 +113,9 @@ __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_co
           own[o][h] = coming[o][h];
         }
       }
-      fetch(i + kCombineBuffers - 1, buffer == 0 ? kCombineBuffers - 1 : buffer - 1);
+      fetch(i + kBuffers - 1, buffer == 0 ? kBuffers - 1 : buffer - 1);
       if (i + 1 < run_end) load_state(ends + end_stride, coming);
-      ptx::cp_async_wait<kCombineBuffers - 1>();
+      ptx::cp_async_wait<kBuffers - 1>();
       __syncthreads();
       const auto& transition = shared.transition[buffer];
       const uint32_t b_at = ptx::shared_address(&transition.parts[0][row][32 * warp + lane / 16 * 16]);
@@ -149,7 +148,7 @@ __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_co
         }
       }
       ends += end_stride;
-      buffer = buffer + 1 == kCombineBuffers ? 0 : buffer + 1;
+      buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
     }
     ptx::cp_async_wait<0>();
     __syncthreads();

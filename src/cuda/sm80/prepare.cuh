@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
     });
     auto* T = reinterpret_cast<uint32_t*>(image + Im::kT);
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) T[wide_place(thread, i)] = rounded_by_the_cut(x[i] * s.b[thread]);
+    for (int i = 0; i < kChunk; ++i) T[wide_place(thread, i)] = rounded_by_the_cut_or_nan(x[i] * s.b[thread]);
   } else if (thread < 2 * kChunk) {
     const int j = thread - kChunk;
     auto* M = reinterpret_cast<__nv_bfloat16*>(image + Im::kM);

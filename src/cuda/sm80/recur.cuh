@@ -78,15 +78,18 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 8 ? 2 : 1)
 #pragma unroll
   for (int c = 0; c < kStages - 1; ++c) fetch(segment.from + c);
   // The state is asked for while the first chunks are under way.
-  if (segment.index > 0) {
+  const bool has_initial = stateful && p.initial.data != nullptr;
+  if (segment.index > 0 || (segment.count > 1 && has_initial)) {
     const int64_t matrix = static_cast<int64_t>(V) * K;
     const States ends = {p.ends, p.layout.HV * matrix, matrix, FKDA_FLOAT32, false};
+    // The initial state waits where the last segment's end would be (keep_initial of affine.cuh).
+    const int64_t from = place + (segment.index > 0 ? -1 : segment.count - 1) * static_cast<int64_t>(p.layout.HV);
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) S[t].load(ends, (place - p.layout.HV) * matrix, V, v + 16 * t, lane);
+    for (int t = 0; t < kTiles; ++t) S[t].load(ends, from * matrix, V, v + 16 * t, lane);
   } else {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      if (stateful && p.initial.data != nullptr) {
+      if (has_initial) {
         S[t].load(p.initial, slot * p.initial.slot + hv * p.initial.head, V, v + 16 * t, lane);
       } else {
         S[t].clear();

@@ -15,12 +15,29 @@ void launch_affine(const AffineParams& p, int64_t blocks, cudaStream_t stream) {
   check(cudaGetLastError(), "launch of the segment kernel");
 }
 
+template <int K, int kBuffers>
+void launch_combine_instance(const CombineParams& p, int64_t heads, cudaStream_t stream) {
+  constexpr size_t kBytes = sizeof(CombineShared<K, kBuffers>);
+  allow_shared_memory<combine<K, kBuffers>>(kBytes);
+  const int64_t blocks = heads * (K / kCombineColumns);
+  combine<K, kBuffers><<<static_cast<unsigned>(blocks), combine_threads(K), kBytes, stream>>>(p);
+  check(cudaGetLastError(), "launch of the chain over segments");
+}
+
 template <int K>
 void launch_combine(const CombineParams& p, int64_t heads, cudaStream_t stream) {
-  allow_shared_memory<combine<K>>(sizeof(CombineShared<K>));
-  const int64_t blocks = heads * (K / kCombineColumns);
-  combine<K><<<static_cast<unsigned>(blocks), combine_threads(K), sizeof(CombineShared<K>), stream>>>(p);
-  check(cudaGetLastError(), "launch of the chain over segments");
+  // What a block may have: 227 KB on sm_90 and sm_100, 163 KB on sm_80, 99 KB on the others.
+  static_assert(sizeof(CombineShared<K, 3>) <= 227 * 1024);
+  static_assert(sizeof(CombineShared<K, 2>) <= 163 * 1024);
+  static_assert(sizeof(CombineShared<K, 1>) <= 99 * 1024 && sizeof(AffineShared<K>) <= 99 * 1024);
+  const size_t limit = shared_memory_limit();
+  if (sizeof(CombineShared<K, 3>) <= limit) {
+    launch_combine_instance<K, 3>(p, heads, stream);
+  } else if (sizeof(CombineShared<K, 2>) <= limit) {
+    launch_combine_instance<K, 2>(p, heads, stream);
+  } else {
+    launch_combine_instance<K, 1>(p, heads, stream);
+  }
 }
 
 }  // namespace flashkda::cuda::sm80

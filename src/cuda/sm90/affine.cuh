@@ -13,7 +13,7 @@
 namespace flashkda::cuda::sm90 {
 
 inline constexpr int kAffineThreads = 2 * 128 + 32;
-inline constexpr int kLongestLook = 4;  // chunks
+inline constexpr int kLongestLook = 8;  // chunks
 
 struct AffineShared {
   WalkRing ring;
@@ -93,7 +93,15 @@ __global__ void __launch_bounds__(kAffineThreads, 1)
   const int64_t place = blockIdx.x / 2;
   const int hv = static_cast<int>(place % p.layout.HV);
   sm80::Segment segment;
-  if (!sm80::locate_segment<kChunk>(p.layout, place / p.layout.HV, segment) || segment.index + 1 == segment.count) {
+  if (!sm80::locate_segment<kChunk>(p.layout, place / p.layout.HV, segment)) return;
+  const int64_t slot = p.slots.data == nullptr ? segment.n : p.slots[segment.n];
+  const bool stateful = p.initial.data != nullptr && slot >= 0 && slot < p.slot_count;
+  const int group = __shfl_sync(0xffffffffu, thread / 128, 0);
+  const int column = group * 64 + uniform_warp() * 16 + lane / 4;  // the lane's first
+  if (segment.index + 1 == segment.count) {
+    if (segment.count > 1 && stateful && !transition && group < 2) {
+      sm80::keep_initial<D>(p, place, slot, hv, column, lane);
+    }
     return;
   }
   if (transition && segment.index == 0) return;  // nobody asks for it
@@ -118,7 +126,6 @@ __global__ void __launch_bounds__(kAffineThreads, 1)
   if (transition && forgets) return;
   __syncthreads();
 
-  const int group = __shfl_sync(0xffffffffu, thread / 128, 0);
   if (group == 2) {
     if (lane != 0) return;
     for (int c = from; c < segment.to; ++c) {  // whole chunks: only a sequence's last is not
@@ -127,12 +134,10 @@ __global__ void __launch_bounds__(kAffineThreads, 1)
     }
     return;
   }
-  const int column = group * 64 + uniform_warp() * 16 + lane / 4;  // the lane's first
   sm80::StateFragment<D> S;
-  const int64_t slot = p.slots.data == nullptr ? segment.n : p.slots[segment.n];
   if (transition) {
     S.identity(column, lane);
-  } else if (segment.index == 0 && !forgets && p.initial.data != nullptr && slot >= 0 && slot < p.slot_count) {
+  } else if (segment.index == 0 && !forgets && stateful) {
     S.load(p.initial, slot * p.initial.slot + hv * p.initial.head, D, column, lane);
   } else {
     S.clear();

@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(kPrepareThreads, kPrepareBlocks)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const float T = token + 2 * e <= row ? s.L[row][token + 2 * e] : 0.0f;
-      t[e] = rounded_by_the_cut(T * s.b[token + 2 * e] * kUncut);
+      t[e] = rounded_by_the_cut_or_nan(T * s.b[token + 2 * e] * kUncut);
     }
     *reinterpret_cast<uint4*>(&image.T[row][unit_128(row, unit)]) = make_uint4(t[0], t[1], t[2], t[3]);
   }

@@ -42,11 +42,14 @@ __global__ void __launch_bounds__(kRecurThreads, 1)
   const int64_t slot = p.slots.data == nullptr ? segment.n : p.slots[segment.n];
   const bool stateful = slot >= 0 && slot < p.slot_count;
   sm80::StateFragment<D> S;
-  if (segment.index > 0) {
+  const bool has_initial = stateful && p.initial.data != nullptr;
+  if (segment.index > 0 || (segment.count > 1 && has_initial)) {
     constexpr int64_t kMatrix = int64_t{D} * D;
     const States ends = {p.ends, p.layout.HV * kMatrix, kMatrix, FKDA_FLOAT32, false};
-    S.load(ends, (place - p.layout.HV) * kMatrix, D, v0 + lane / 4, lane);
-  } else if (stateful && p.initial.data != nullptr) {
+    // The initial state waits where the last segment's end would be (keep_initial of sm80/affine.cuh).
+    const int64_t from = place + (segment.index > 0 ? -1 : segment.count - 1) * static_cast<int64_t>(p.layout.HV);
+    S.load(ends, from * kMatrix, D, v0 + lane / 4, lane);
+  } else if (has_initial) {
     S.load(p.initial, slot * p.initial.slot + hv * p.initial.head, D, v0 + lane / 4, lane);
   } else {
     S.clear();
