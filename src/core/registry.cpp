@@ -55,31 +55,33 @@ constexpr Implementation kImplementations[] = {
         .workspace_size = cuda::workspace_size,
         .forward = cuda::forward,
     },
-#define FLASHKDA_CUDA_PATH(path)                                                                   \
-  {                                                                                                \
-    .name = "cuda_" #path, .device_type = FKDA_CUDA, .automatic = false, .features = kCudaOptions, \
-    .available = cuda::available, .detail = cuda::detail_##path, .check = cuda::check_problem,     \
-    .workspace_size = cuda::workspace_size_##path, .forward = cuda::forward_##path,                \
-  }
-    FLASHKDA_CUDA_PATH(fused),
-    FLASHKDA_CUDA_PATH(wgmma),
-    FLASHKDA_CUDA_PATH(split),
-    FLASHKDA_CUDA_PATH(portable),
-    FLASHKDA_CUDA_PATH(portable_split),
-#undef FLASHKDA_CUDA_PATH
+#define FLASHKDA_PATH_ENTRY(path)                    \
+  {                                                  \
+      .name = "cuda_" #path,                         \
+      .device_type = FKDA_CUDA,                      \
+      .automatic = false,                            \
+      .features = kCudaOptions,                      \
+      .available = cuda::available,                  \
+      .detail = cuda::detail_##path,                 \
+      .check = cuda::check_problem,                  \
+      .workspace_size = cuda::workspace_size_##path, \
+      .forward = cuda::forward_##path,               \
+  },
+    FLASHKDA_CUDA_PATHS(FLASHKDA_PATH_ENTRY)
+#undef FLASHKDA_PATH_ENTRY
 #endif
-    {
-        .name = "reference",
-        .device_type = FKDA_CPU,
-        .automatic = false,
-        .features = with(kEveryOption,
-                         {Feature::kDim128, Feature::kDim64, Feature::kDim8n, Feature::kDimAny, Feature::kFP64Out}),
-        .available = [] { return true; },
-        .detail = [] { return "fp64 token recurrence, one thread"; },
-        .check = nullptr,
-        .workspace_size = reference_workspace_size,
-        .forward = forward_reference,
-    },
+        {
+            .name = "reference",
+            .device_type = FKDA_CPU,
+            .automatic = false,
+            .features = with(kEveryOption,
+                             {Feature::kDim128, Feature::kDim64, Feature::kDim8n, Feature::kDimAny, Feature::kFP64Out}),
+            .available = [] { return true; },
+            .detail = [] { return "fp64 token recurrence, one thread"; },
+            .check = nullptr,
+            .workspace_size = reference_workspace_size,
+            .forward = forward_reference,
+        },
 };
 
 const char* device_type_name(int32_t device_type) { return device_type == FKDA_CPU ? "cpu" : "cuda"; }

@@ -253,11 +253,11 @@ class Kernels {
       // Two tiles a warp where the runs alone fill the machine, twice the blocks where they do not. Segments, of which
       // two blocks find room on an SM, fill it later.
       if ((p.ends != nullptr ? runs : 2 * runs) > processors_) {
-        sm80::launch_recur<K, 4, 2>(p, K, runs, stream_);
+        sm80::launch_recur<K, 2>(p, K, runs, stream_);
         return;
       }
     }
-    sm80::launch_recur<K, 4, 1>(p, K, runs, stream_);
+    sm80::launch_recur<K, 1>(p, K, runs, stream_);
   }
 
  private:
@@ -408,7 +408,7 @@ void check_problem(const Problem& p) {
   }
   const Workspace w(p, {.split = true});
   check_blocks(w.chunk_bound * p.HV, "the prepare kernel");
-  check_blocks(std::max(w.split.segments, p.N) * p.HV * (p.V / sm80::recur_columns(4, 1)), "the recurrence kernel");
+  check_blocks(std::max(w.split.segments, p.N) * p.HV * (p.V / sm80::recur_columns(1)), "the recurrence kernel");
   check_blocks(p.N * p.HV * (p.V / sm80::kCombineColumns), "the chain over segments");
 }
 
@@ -510,14 +510,10 @@ size_t bytes_on(const Problem& p, Path path) { return static_cast<size_t>(Worksp
 size_t workspace_size(const Problem& p) { return bytes_on(p, choose(p)); }
 void forward(const Problem& p, void* workspace, void* stream) { forward_on(p, choose(p), workspace, stream); }
 
-#define FLASHKDA_CUDA_PATH(path)                                                  \
+#define FLASHKDA_RUN_PATH(path)                                                   \
   size_t workspace_size_##path(const Problem& p) { return bytes_on(p, path(p)); } \
   void forward_##path(const Problem& p, void* workspace, void* stream) { forward_on(p, path(p), workspace, stream); }
-FLASHKDA_CUDA_PATH(fused)
-FLASHKDA_CUDA_PATH(wgmma)
-FLASHKDA_CUDA_PATH(split)
-FLASHKDA_CUDA_PATH(portable)
-FLASHKDA_CUDA_PATH(portable_split)
-#undef FLASHKDA_CUDA_PATH
+FLASHKDA_CUDA_PATHS(FLASHKDA_RUN_PATH)
+#undef FLASHKDA_RUN_PATH
 
 }  // namespace flashkda::cuda

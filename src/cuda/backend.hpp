@@ -18,16 +18,15 @@ void check_problem(const Problem& p);
 size_t workspace_size(const Problem& p);
 void forward(const Problem& p, void* workspace, void* stream);
 
-// A path by name: what it is, for fkda_implementation, and how it is run.
-#define FLASHKDA_CUDA_PATH(path)                  \
+// The paths that have a backend name of their own, "cuda_" and this: the one list of them in the library.
+#define FLASHKDA_CUDA_PATHS(X) X(fused) X(wgmma) X(split) X(portable) X(portable_split)
+
+// What a path is, for fkda_implementation, and how it is run.
+#define FLASHKDA_DECLARE_PATH(path)               \
   const char* detail_##path();                    \
   size_t workspace_size_##path(const Problem& p); \
   void forward_##path(const Problem& p, void* workspace, void* stream);
-FLASHKDA_CUDA_PATH(fused)
-FLASHKDA_CUDA_PATH(wgmma)
-FLASHKDA_CUDA_PATH(split)
-FLASHKDA_CUDA_PATH(portable)
-FLASHKDA_CUDA_PATH(portable_split)
-#undef FLASHKDA_CUDA_PATH
+FLASHKDA_CUDA_PATHS(FLASHKDA_DECLARE_PATH)
+#undef FLASHKDA_DECLARE_PATH
 
 }  // namespace flashkda::cuda

@@ -17,8 +17,8 @@ struct CombineParams;
 template <int K>
 void launch_prepare(const PrepareParams& p, int64_t blocks, cudaStream_t stream);
 
-// heads = segments x value heads; kTiles: 1 or 2, see recur.cuh. V is a multiple of recur_columns(kWarps, kTiles).
-template <int K, int kWarps, int kTiles>
+// heads = segments x value heads; kTiles: 1 or 2, see recur.cuh. V is a multiple of recur_columns(kTiles).
+template <int K, int kTiles>
 void launch_recur(const RecurParams& p, int V, int64_t heads, cudaStream_t stream);
 
 // blocks = segments x value heads; V = K.

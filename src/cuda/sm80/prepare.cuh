@@ -123,19 +123,7 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
   ChannelRows raw;
   raw.load(p, place.batch, place.token, place.rows, h, hv, c);
   // Norms and the diagonal of Mqk, which no decay touches, from the raw rows in fp32.
-  const auto sum_up = [&](int of, const uint32_t(&x)[kChunk], const uint32_t(&y)[kChunk]) {
-    float products[kChunk];
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      const float2 a = unpack(x[i], fp16), b = unpack(y[i], fp16);
-      products[i] = a.x * b.x + a.y * b.y;
-    }
-    const float sum = reduce_scatter(products, lane);
-    if (lane % 2 == 0) s.sums[of][lane / 2][warp] = sum;
-  };
-  sum_up(0, raw.k, raw.k);
-  sum_up(1, raw.q, raw.q);
-  sum_up(2, raw.q, raw.k);
+  sum_rows(raw, fp16, lane, [&](int of, int token, float sum) { s.sums[of][token][warp] = sum; });
   __syncthreads();
   bool fits = true;  // of this thread's token
   if (thread < kChunk) {
@@ -145,12 +133,11 @@ __global__ void __launch_bounds__(K / 2, 1024 / K) prepare(const __grid_constant
     for (int w = 0; w < kWarps; ++w) {
       for (int i = 0; i < 3; ++i) sum[i] += s.sums[i][thread][w];
     }
-    const float norm_k = p.qk_l2norm ? rsqrtf(sum[0] + 1e-6f) : 1.0f;
-    const float norm_q = p.scale * (p.qk_l2norm ? rsqrtf(sum[1] + 1e-6f) : 1.0f);
-    s.norm_k[thread] = norm_k;
-    s.norm_q[thread] = norm_q;
-    s.M[thread][thread] = sum[2] * norm_k * norm_q;
-    fits = sum[0] * norm_k * norm_k <= kAnchoredSquare && sum[1] * norm_q * norm_q <= kAnchoredSquare;
+    const TokenScalars scalars(p, sum[0], sum[1], sum[2]);
+    s.norm_k[thread] = scalars.norm_k;
+    s.norm_q[thread] = scalars.norm_q;
+    s.M[thread][thread] = scalars.diagonal;
+    fits = scalars.fits;
   }
   raw.activate(p, A_log, bias, place.rows);
   const Anchors anchors(raw);

@@ -28,22 +28,23 @@ struct RecurParams {
   float* ends;                        // [segments][HV][V][K]: the state after a segment; null where none is split
 };
 
-// Value columns of a block.
-__host__ __device__ constexpr int recur_columns(int warps, int tiles) { return warps * 16 * tiles; }
+inline constexpr int kRecurThreads = 4 * 32;
 
-template <int K, int kWarps, int kTiles>
+// Value columns of a block.
+__host__ __device__ constexpr int recur_columns(int tiles) { return kRecurThreads / 32 * 16 * tiles; }
+
+template <int K, int kTiles>
 struct RecurShared {
-  RecurStage<K, recur_columns(kWarps, kTiles), true> stages[kStages];
+  RecurStage<K, recur_columns(kTiles), true> stages[kStages];
 };
 
 // kObserved: states are wanted on the way (checkpoints, intermediate states).
-template <int K, int kWarps, int kTiles, bool kObserved>
-__global__ void __launch_bounds__(kWarps * 32, kWarps == 8 ? 2 : 1)
-    recur(const __grid_constant__ RecurParams p, int V) {
+template <int K, int kTiles, bool kObserved>
+__global__ void __launch_bounds__(kRecurThreads) recur(const __grid_constant__ RecurParams p, int V) {
   using Im = Image<K>;
-  constexpr int kThreads = kWarps * 32, kColumns = recur_columns(kWarps, kTiles);
+  constexpr int kColumns = recur_columns(kTiles);
   extern __shared__ __align__(128) char shared_memory[];
-  auto& shared = *reinterpret_cast<RecurShared<K, kWarps, kTiles>*>(shared_memory);
+  auto& shared = *reinterpret_cast<RecurShared<K, kTiles>*>(shared_memory);
 
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int slices = V / kColumns;
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 8 ? 2 : 1)
       const int rows = static_cast<int>(min(static_cast<int64_t>(kChunk), begin + length - token));
       const auto* values = static_cast<const uint16_t*>(p.v.data) + batch * p.v.batch + token * p.v.token +
                            hv * p.v.head + slice * kColumns;
-      load_stage<kThreads>(shared.stages[c % kStages], image, values, p.v.token, rows, thread);
+      load_stage<kRecurThreads>(shared.stages[c % kStages], image, values, p.v.token, rows, thread);
     }
     ptx::cp_async_commit();  // an empty group keeps the count
   };

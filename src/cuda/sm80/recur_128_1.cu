@@ -1,5 +1,5 @@
 #include "cuda/sm80/recur_launch.cuh"
 
 namespace flashkda::cuda::sm80 {
-template void launch_recur<128, 4, 1>(const RecurParams&, int, int64_t, cudaStream_t);
+template void launch_recur<128, 1>(const RecurParams&, int, int64_t, cudaStream_t);
 }

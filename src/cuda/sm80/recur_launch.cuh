@@ -7,21 +7,21 @@
 
 namespace flashkda::cuda::sm80 {
 
-template <int K, int kWarps, int kTiles, bool kObserved>
+template <int K, int kTiles, bool kObserved>
 void launch_recur_instance(const RecurParams& p, int V, int64_t heads, cudaStream_t stream) {
-  const int64_t blocks = heads * (V / recur_columns(kWarps, kTiles));
-  allow_shared_memory<recur<K, kWarps, kTiles, kObserved>>(sizeof(RecurShared<K, kWarps, kTiles>));
-  recur<K, kWarps, kTiles, kObserved>
-      <<<static_cast<unsigned>(blocks), kWarps * 32, sizeof(RecurShared<K, kWarps, kTiles>), stream>>>(p, V);
+  const int64_t blocks = heads * (V / recur_columns(kTiles));
+  allow_shared_memory<recur<K, kTiles, kObserved>>(sizeof(RecurShared<K, kTiles>));
+  recur<K, kTiles, kObserved>
+      <<<static_cast<unsigned>(blocks), kRecurThreads, sizeof(RecurShared<K, kTiles>), stream>>>(p, V);
   check(cudaGetLastError(), "launch of the recurrence kernel");
 }
 
-template <int K, int kWarps, int kTiles>
+template <int K, int kTiles>
 void launch_recur(const RecurParams& p, int V, int64_t heads, cudaStream_t stream) {
   if (p.checkpoints.data != nullptr || p.intermediate.data != nullptr) {
-    launch_recur_instance<K, kWarps, kTiles, true>(p, V, heads, stream);
+    launch_recur_instance<K, kTiles, true>(p, V, heads, stream);
   } else {
-    launch_recur_instance<K, kWarps, kTiles, false>(p, V, heads, stream);
+    launch_recur_instance<K, kTiles, false>(p, V, heads, stream);
   }
 }
 

@@ -152,6 +152,40 @@ inline constexpr int kRoundLevels = 2;  // levels whose rows are in shared memor
 __device__ constexpr int right_token(int half, int r) { return r / half * 2 * half + half + r % half; }
 __device__ constexpr int left_token(int half, int r) { return r / half * 2 * half + r % half; }
 
+// Sums over a warp's 64 channels of k k, q q and q k (of: 0, 1, 2) of 16 raw tokens, in fp32. put(of, token, sum).
+template <typename Put>
+__device__ __forceinline__ void sum_rows(const ChannelRows& raw, bool fp16, int lane, Put&& put) {
+  const auto sum_up = [&](int of, const uint32_t(&x)[kChunk], const uint32_t(&y)[kChunk]) {
+    float products[kChunk];
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      const float2 a = unpack(x[i], fp16), b = unpack(y[i], fp16);
+      products[i] = a.x * b.x + a.y * b.y;
+    }
+    const float sum = reduce_scatter(products, lane);
+    if (lane % 2 == 0) put(of, lane / 2, sum);
+  };
+  sum_up(0, raw.k, raw.k);
+  sum_up(1, raw.q, raw.q);
+  sum_up(2, raw.q, raw.k);
+}
+
+// Up to which squared length rows are anchored (below); normalised ones have 1.
+inline constexpr float kAnchoredSquare = 0x1p20f;
+
+// What a token's sums make of its rows.
+struct TokenScalars {
+  float norm_k, norm_q;  // what multiplies a raw row, with scale in norm_q
+  float diagonal;        // of Mqk, which no decay touches
+  bool fits;             // whether its rows may be anchored
+
+  __device__ __forceinline__ TokenScalars(const PrepareParams& p, float kk, float qq, float qk)
+      : norm_k(p.qk_l2norm ? rsqrtf(kk + 1e-6f) : 1.0f),
+        norm_q(p.scale * (p.qk_l2norm ? rsqrtf(qq + 1e-6f) : 1.0f)),
+        diagonal(qk * norm_k * norm_q),
+        fits(kk * norm_k * norm_k <= kAnchoredSquare && qq * norm_q * norm_q <= kAnchoredSquare) {}
+};
+
 // ---------------------------------------------------------------------------------------- rows of 16 tokens, anchored
 //
 // The ordinary way: decays are taken from the middle of each block of 8 tokens, the anchor, both ways. With E a token's
@@ -164,8 +198,6 @@ __device__ constexpr int left_token(int half, int r) { return r / half * 2 * hal
 // Up to how many bits of decay in half a block. The bounded gate stays below 29; a trained softplus layer's seldom are
 // more. Of what passes from one block to another less than 2^-26 is lost.
 inline constexpr float kAnchoredBits = 100.0f;
-// And up to which squared length of rows that are not normalised.
-inline constexpr float kAnchoredSquare = 0x1p20f;
 
 inline constexpr int kBlock = 8;  // tokens of an anchor
 

@@ -88,6 +88,28 @@ struct StateFragment {
     }
   }
 
+  // Channels 16 i .. 16 i + 15 in bf16, as the A operand of a product: the accumulator layout is that layout.
+  __device__ __forceinline__ void pack(int i, uint32_t (&a)[4]) const {
+    const float(&low)[4] = x[2 * i], (&high)[4] = x[2 * i + 1];
+    a[0] = pack_bf16(low[0], low[1]);
+    a[1] = pack_bf16(low[2], low[3]);
+    a[2] = pack_bf16(high[0], high[1]);
+    a[3] = pack_bf16(high[2], high[3]);
+  }
+
+  // The same channels decay. f: factors of this lane's four, 2 (lane % 4) and the next, and both + 8.
+  __device__ __forceinline__ void decay(int i, float4 f) {
+    float(&low)[4] = x[2 * i], (&high)[4] = x[2 * i + 1];
+    low[0] *= f.x;
+    low[1] *= f.y;
+    low[2] *= f.x;
+    low[3] *= f.y;
+    high[0] *= f.z;
+    high[1] *= f.w;
+    high[2] *= f.z;
+    high[3] *= f.w;
+  }
+
   // matrix: element offset of the [V,K] or [K,V] matrix; v: this lane's first value column.
   __device__ __forceinline__ void load(const States& s, int64_t matrix, int V, int v, int lane) {
     for_each(s, matrix, V, v, lane, [&](auto memory, int64_t at, int64_t next, float& first, float& second) {
@@ -145,8 +167,9 @@ struct StateFragment {
   }
 };
 
-// One chunk of a warp's columns. o: O^T is added to it, zero at first. tile: the warp's first in the stage's values.
-// valued: without, the values are zero (the columns of a transition matrix, which only kOut = false has).
+// One chunk of a warp's columns. o: with kOut O^T is added to it, zero at first; without it is left alone. tile: the
+// warp's first in the stage's values. valued: without, the values are zero (the columns of a transition matrix, which
+// only kOut = false has).
 template <int K, int kTiles, int kColumns, bool kOut>
 __device__ __forceinline__ void advance(StateFragment<K> (&S)[kTiles], const RecurStage<K, kColumns, kOut>& stage,
                                         float (&o)[kTiles][2][4], int tile, bool valued, bool fp16, int lane) {
@@ -166,14 +189,14 @@ __device__ __forceinline__ void advance(StateFragment<K> (&S)[kTiles], const Rec
       if constexpr (kOut) ptx::ldmatrix_x4(bq, qd + at);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        const auto& x = S[t].x;
-        const uint32_t state[4] = {pack_bf16(x[2 * i][0], x[2 * i][1]), pack_bf16(x[2 * i][2], x[2 * i][3]),
-                                   pack_bf16(x[2 * i + 1][0], x[2 * i + 1][1]),
-                                   pack_bf16(x[2 * i + 1][2], x[2 * i + 1][3])};
+        uint32_t state[4];
+        S[t].pack(i, state);
         ptx::mma_m16n8k16_bf16(a[t][0], state, bk[0], bk[1]);
         ptx::mma_m16n8k16_bf16(a[t][1], state, bk[2], bk[3]);
-        ptx::mma_m16n8k16_bf16(o[t][0], state, bq[0], bq[1]);
-        ptx::mma_m16n8k16_bf16(o[t][1], state, bq[2], bq[3]);
+        if constexpr (kOut) {
+          ptx::mma_m16n8k16_bf16(o[t][0], state, bq[0], bq[1]);
+          ptx::mma_m16n8k16_bf16(o[t][1], state, bq[2], bq[3]);
+        }
       }
     }
   }

@@ -56,20 +56,8 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
       uint32_t a[D / 16][4];
 #pragma unroll
       for (int i = 0; i < D / 16; ++i) {
-        const float4 f = *reinterpret_cast<const float4*>(&stage.F[16 * i + 4 * t]);
-        float(&low)[4] = S.x[2 * i], (&high)[4] = S.x[2 * i + 1];
-        low[0] *= f.x;
-        low[1] *= f.y;
-        low[2] *= f.x;
-        low[3] *= f.y;
-        high[0] *= f.z;
-        high[1] *= f.w;
-        high[2] *= f.z;
-        high[3] *= f.w;
-        a[i][0] = pack_bf16(low[0], low[1]);
-        a[i][1] = pack_bf16(low[2], low[3]);
-        a[i][2] = pack_bf16(high[0], high[1]);
-        a[i][3] = pack_bf16(high[2], high[3]);
+        S.decay(i, *reinterpret_cast<const float4*>(&stage.F[16 * i + 4 * t]));
+        S.pack(i, a[i]);
       }
       const uint64_t kd = ptx::rows_of_128(ptx::shared_address(&stage.x[0][0][0][0]));
       const uint64_t qd = ptx::rows_of_128(ptx::shared_address(&stage.x[0][1][0][0]));

@@ -148,30 +148,17 @@ __global__ void __launch_bounds__(kPrepareThreads, kPrepareBlocks)
   ChannelRows raw;
   raw.load(p, place.batch, place.token + first, rows, h, hv, c);
   // Norms and the diagonal of Mqk from the raw rows in fp32.
-  const auto sum_up = [&](int of, const uint32_t(&x)[kTokens], const uint32_t(&y)[kTokens]) {
-    float products[kTokens];
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-      const float2 a = unpack(x[i], fp16), b = unpack(y[i], fp16);
-      products[i] = a.x * b.x + a.y * b.y;
-    }
-    const float sum = reduce_scatter(products, lane);
-    if (lane % 2 == 0) s.sums[of][first + lane / 2][warp] = sum;
-  };
-  sum_up(0, raw.k, raw.k);
-  sum_up(1, raw.q, raw.q);
-  sum_up(2, raw.q, raw.k);
+  sum_rows(raw, fp16, lane, [&](int of, int token, float sum) { s.sums[of][first + token][warp] = sum; });
   __syncthreads();
   bool fits = true;  // of this thread's token
   if (thread < sm90::kChunk) {
     s.b[thread] = thread < place.rows ? activate_beta(raw_beta, p.beta_activation) : 0.0f;
     const auto sum = [&](int of) { return s.sums[of][thread][0] + s.sums[of][thread][1]; };
-    const float norm_k = p.qk_l2norm ? rsqrtf(sum(0) + 1e-6f) : 1.0f;
-    const float norm_q = p.scale * (p.qk_l2norm ? rsqrtf(sum(1) + 1e-6f) : 1.0f);
-    s.norm_k[thread] = norm_k;
-    s.norm_q[thread] = norm_q;
-    s.M[thread][thread] = sum(2) * norm_k * norm_q;
-    fits = sum(0) * norm_k * norm_k <= kAnchoredSquare && sum(1) * norm_q * norm_q <= kAnchoredSquare;
+    const TokenScalars scalars(p, sum(0), sum(1), sum(2));
+    s.norm_k[thread] = scalars.norm_k;
+    s.norm_q[thread] = scalars.norm_q;
+    s.M[thread][thread] = scalars.diagonal;
+    fits = scalars.fits;
   }
   raw.activate(p, A_log, bias, rows);
   const Anchors anchors(raw);

@@ -51,13 +51,7 @@ __device__ __forceinline__ void advance(sm80::StateFragment<D>& S, const WalkSta
   {
     uint32_t a[D / 16][4];
 #pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const float(&low)[4] = S.x[2 * i], (&high)[4] = S.x[2 * i + 1];
-      a[i][0] = pack_bf16(low[0], low[1]);
-      a[i][1] = pack_bf16(low[2], low[3]);
-      a[i][2] = pack_bf16(high[0], high[1]);
-      a[i][3] = pack_bf16(high[2], high[3]);
-    }
+    for (int i = 0; i < D / 16; ++i) S.pack(i, a[i]);
     const uint64_t kd = ptx::rows_of_128(ptx::shared_address(image.kd));
     const uint64_t qd = ptx::rows_of_128(ptx::shared_address(image.qd));
     ptx::wgmma_begin();
@@ -74,18 +68,7 @@ __device__ __forceinline__ void advance(sm80::StateFragment<D>& S, const WalkSta
   }
   // The state decays while the products are under way.
 #pragma unroll
-  for (int i = 0; i < D / 16; ++i) {
-    const float4 f = *reinterpret_cast<const float4*>(&image.F[16 * i + 4 * t]);
-    float(&low)[4] = S.x[2 * i], (&high)[4] = S.x[2 * i + 1];
-    low[0] *= f.x;
-    low[1] *= f.y;
-    low[2] *= f.x;
-    low[3] *= f.y;
-    high[0] *= f.z;
-    high[1] *= f.w;
-    high[2] *= f.z;
-    high[3] *= f.w;
-  }
+  for (int i = 0; i < D / 16; ++i) S.decay(i, *reinterpret_cast<const float4*>(&image.F[16 * i + 4 * t]));
   // V^T in accumulator layout, tokens 0-15 and 16-31. No branch here: groups of products that are begun and waited for
   // in different basic blocks are serialised.
   uint32_t values[2][4];
