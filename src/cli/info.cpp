@@ -34,15 +34,16 @@ int print_info() {
   std::printf("flashkda %s\n", fkda_version());
   std::printf("cpu      %s, %d cores\n", cpu_model().empty() ? "unknown" : cpu_model().c_str(), available_cores());
   std::printf("\nimplementations, by the names that --backend takes:\n");
+  constexpr int kNameWidth = 19;  // of the longest
   for (int32_t i = 0; i < fkda_implementation_count(); ++i) {
     fkda_implementation implementation;
     checks::require_ok(fkda_implementation_info(i, &implementation));
-    const std::string name = format("%-13s", implementation.name);
+    const std::string name = format("%-*s", kNameWidth, implementation.name);
     std::printf(
         "\n%s %s, on %s tensors%s%s\n", bold(terminal, name).c_str(),
         implementation.available ? green(terminal, "available").c_str() : red(terminal, "not available").c_str(),
         device_name(implementation.device_type), *implementation.detail ? ": " : "", implementation.detail);
-    print_wrapped(implementation.features, "              ", 80);
+    print_wrapped(implementation.features, std::string(kNameWidth + 1, ' '), 80);
   }
   return 0;
 }
