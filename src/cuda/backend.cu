@@ -30,7 +30,7 @@ int64_t round_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / mult
 // The longest sequence that the portable path gives to its recurrent kernel: kEvery where no other kernel is needed, -1
 // for none. The host does not know the lengths of a packed batch, so what a mean allows is sorted out on the device.
 constexpr int64_t kEvery = INT64_MAX;
-constexpr int64_t kFewTokens = 4;
+constexpr int64_t kFewTokens = 8;
 
 int64_t recurrent_tokens(const Problem& p) {
   if (present(p.checkpoints) || present(p.intermediate_states) || p.batch_invariant) return -1;
@@ -295,7 +295,7 @@ void launch_two_kernels(const Problem& p, Path path, char* workspace, cudaStream
     recurrent.beta_activation = p.beta_activation;
     recurrent.qk_l2norm = p.qk_l2norm != 0;
     set_states(recurrent, p);
-    sm80::launch_recurrent<K>(recurrent, heads, stream);
+    sm80::launch_recurrent<K>(recurrent, heads, multiprocessors(p.q.device_index), stream);
     if (few == kEvery) return;
   }
 

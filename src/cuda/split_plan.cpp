@@ -73,10 +73,10 @@ SplitPlan plan_split(const Problem& p, Engine engine, int processors) {
   const int64_t chunk = chunk_tokens(engine), heads = p.N * p.HV, row_chunks = ceil_divide(p.T, chunk);
   SplitPlan best;
   if (heads == 0 || tokens(p) == 0) return best;
-  for (const int parts : {1, 2, 4, 8}) {  // segments and heads for half the SMs, for all, ...
+  for (const int parts : {1, 2, 4, 8, 16, 32}) {  // segments and heads for an eighth of the SMs, for a quarter, ...
     for (const int more : {0, 1}) {
       SplitPlan plan;
-      const int64_t a_sequence = std::max<int64_t>(parts * processors / (2 * heads) + more, 2);
+      const int64_t a_sequence = std::max<int64_t>(parts * processors / (8 * heads) + more, 2);
       plan.segment_chunks =
           std::max(ceil_divide(p.packed() ? row_chunks : row_chunks * p.B, a_sequence * p.N), kShortestSegment / chunk);
       if (p.packed()) {

@@ -119,7 +119,7 @@ TEST_F(CudaOptions, ThePathIsChosenByHeadsAndLengthAndOptions) {
     c.options.backend = backend;
     return DeviceCase(c, want).workspace().size() == 0;
   };
-  const Case many({.T = 100, .H = 48}), few({.T = 4096, .H = 1}), brief({.B = 3, .T = 5, .H = 16});
+  const Case many({.T = 100, .H = 48}), few({.T = 4096, .H = 1}), brief({.B = 3, .T = 9, .H = 16});
   EXPECT_EQ(is_fused(many, "cuda"), major == 9);
   EXPECT_FALSE(is_fused(few, "cuda"));
   for (const Case* c : {&many, &few, &brief}) {

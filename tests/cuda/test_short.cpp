@@ -26,7 +26,7 @@ TEST_F(CudaShort, EveryGateBetaFormNormalisationAndWidth) {
       for (const int32_t norm : {0, 1}) {
         for (const int64_t D : {64, 128}) {
           const Case c = portable({.B = 3,
-                                   .T = 4,
+                                   .T = 7,
                                    .H = 2,
                                    .HV = 4,
                                    .K = D,
@@ -105,8 +105,8 @@ TEST_F(CudaShort, LongOnesAmongShortOnesGoTheOtherWay) {
   std::vector<int64_t> lengths(40, 1);
   lengths[3] = 61;  // by chunks
   lengths[4] = 0;
-  lengths[7] = 4;
-  lengths[8] = 5;  // by chunks
+  lengths[7] = 8;
+  lengths[8] = 9;  // by chunks
   lengths[39] = 3;
   const Case c = portable({.H = 2, .HV = 4, .cu = cumulative(lengths), .initial_state = FKDA_FLOAT32, .seed = 704});
   const Outputs together = expect_right_on_gpu(c, kFp32);
@@ -124,6 +124,48 @@ TEST_F(CudaShort, LongOnesAmongShortOnesGoTheOtherWay) {
     SCOPED_TRACE(testing::Message() << "sequence " << n);
     EXPECT_TRUE(same_bits(single.out, together.out.narrow(1, begin, lengths[i])));
     EXPECT_TRUE(same_bits(single.final_state, together.final_state.narrow(0, n, 1)));
+  }
+}
+
+// More sequences and heads than blocks: a block's next state and rows are fetched while it still works.
+TEST_F(CudaShort, BlocksThatGoOnFromHeadToHead) {
+  constexpr int64_t kPattern[] = {1, 8, 0, 3, 5, 1, 9, 2, 4, 1, 7}, kSequences = 331, kSlots = 400;
+  std::vector<int64_t> lengths, indices;
+  for (int64_t n = 0; n < kSequences; ++n) {
+    lengths.push_back(kPattern[n % 11]);
+    indices.push_back(n % 17 == 5 ? -1 : (n * 7 + 3) % kSlots);
+  }
+  for (const int64_t D : {64, 128}) {
+    for (const int32_t layout : {FKDA_STATE_V_FIRST, FKDA_STATE_K_FIRST}) {
+      for (const int32_t state : {FKDA_FLOAT32, FKDA_BFLOAT16}) {
+        Spec spec{.H = 2, .HV = 4, .K = D, .V = D, .cu = cumulative(lengths), .initial_state = state};
+        spec.state_layout = layout;
+        spec.slots = kSlots;
+        spec.indices = indices;
+        spec.seed = 706;
+        const Case c = portable(spec);
+        SCOPED_TRACE(testing::Message() << "D " << D << ", layout " << layout << ", state " << state);
+        const Outputs outputs = run_on_gpu(c, {.out = FKDA_FLOAT32, .in_place = true});
+        int64_t begin = 0;
+        for (int64_t n = 0; n < kSequences; ++n) {
+          const int64_t length = lengths[static_cast<size_t>(n)], slot = indices[static_cast<size_t>(n)];
+          SCOPED_TRACE(testing::Message() << "sequence " << n << " of " << length << " tokens");
+          if (length == 0) {
+            if (slot < 0) continue;
+            EXPECT_TRUE(same_bits(outputs.final_state.narrow(0, slot, 1), c.initial_state.narrow(0, slot, 1)));
+            continue;
+          }
+          const Outputs expected = reference(c.sequence(n), kFp32);
+          const double bar = length > 8 ? kOutBar : kFp32Bar;  // by chunks
+          EXPECT_LE(rms_error(outputs.out.narrow(1, begin, length), expected.out), bar);
+          if (slot >= 0) {
+            EXPECT_LE(rms_error(outputs.final_state.narrow(0, slot, 1), expected.final_state),
+                      state == FKDA_FLOAT32 ? bar : kOutBar);
+          }
+          begin += length;
+        }
+      }
+    }
   }
 }
 

@@ -53,6 +53,18 @@ __device__ __forceinline__ float load_scalar(const void* data, int64_t index, in
   return scalar_of_bits(load_scalar_bits(data, index, dtype), dtype);
 }
 
+// The same for loads that others must not wait for: of two under opposite conditions the second would wait for the
+// first. 16 bits are in x, 32 in both.
+__device__ __forceinline__ ushort2 load_scalar_halves(const void* data, int64_t index, int32_t dtype) {
+  const bool wide = dtype == FKDA_FLOAT32;
+  const auto* const halves = static_cast<const uint16_t*>(data) + (wide ? 2 * index : index);
+  return {halves[0], halves[wide ? 1 : 0]};
+}
+
+__device__ __forceinline__ float scalar_of_halves(ushort2 bits, int32_t dtype) {
+  return scalar_of_bits(dtype == FKDA_FLOAT32 ? bits.x | static_cast<uint32_t>(bits.y) << 16 : bits.x, dtype);
+}
+
 // Elements index, index + 1 (index even, the pair aligned).
 __device__ __forceinline__ float2 load_pair(const void* data, int64_t index, int32_t dtype) {
   if (dtype == FKDA_FLOAT32) return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + index);
@@ -100,6 +112,8 @@ __device__ __forceinline__ void store_four(void* data, int64_t index, int32_t dt
 // The same with the dtype known at compile time.
 template <int kDtype>
 struct Memory {
+  static constexpr int kBytes = kDtype == FKDA_FLOAT32 ? 4 : 2;  // an element
+
   __device__ __forceinline__ static float load(const void* data, int64_t at) { return load_scalar(data, at, kDtype); }
   __device__ __forceinline__ static float2 load_pair(const void* data, int64_t at) {
     return cuda::load_pair(data, at, kDtype);

@@ -29,8 +29,8 @@ void launch_affine(const AffineParams& p, int64_t blocks, cudaStream_t stream);
 template <int K>
 void launch_combine(const CombineParams& p, int64_t heads, cudaStream_t stream);
 
-// V = K.
+// heads = sequences x value heads; V = K. Sets items.
 template <int K>
-void launch_recurrent(const RecurrentParams& p, int64_t heads, cudaStream_t stream);
+void launch_recurrent(RecurrentParams p, int64_t heads, int processors, cudaStream_t stream);
 
 }  // namespace flashkda::cuda::sm80
