@@ -27,6 +27,7 @@ LAYERS = {
             "flashkda/",
             "cuda/params.cuh",
             "cuda/error.hpp",
+            "cuda/launch.hpp",
             "cuda/shared_memory.hpp",
             "cuda/block/",
             "cuda/tile/",
@@ -40,6 +41,7 @@ LAYERS = {
             "core/dtype.hpp",
             "cuda/params.cuh",
             "cuda/error.hpp",
+            "cuda/launch.hpp",
             "cuda/shared_memory.hpp",
             "cuda/sm80/",  # the Hopper kernels are built of the portable ones' parts
             "cuda/block/",
@@ -58,6 +60,8 @@ LAYERS = {
 FILES = {
     # The table that names every backend.
     "src/core/registry.cpp": ["cpu/backend.hpp", "cuda/backend.hpp", "reference/oracle.hpp"],
+    # Host code: which problems fit.
+    "src/cuda/sm90/bounds.hpp": ["core/problem.hpp"],
 }
 # The library proper: it reports through status codes and never prints, exits or aborts.
 SILENT = ("include/", "src/core/", "src/reference/", "src/cpu/", "src/api/", "src/cuda/")

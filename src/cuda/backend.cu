@@ -14,6 +14,7 @@
 #include "cuda/sm80/prepare.cuh"
 #include "cuda/sm80/recur.cuh"
 #include "cuda/sm80/recurrent.cuh"
+#include "cuda/sm90/bounds.hpp"
 #include "cuda/split_plan.hpp"
 #ifdef FLASHKDA_WITH_SM90
 #include "cuda/sm90/launch.hpp"
@@ -232,7 +233,7 @@ class Kernels {
 
   void prepare(const sm80::PrepareParams& p, int64_t blocks) const {
 #ifdef FLASHKDA_WITH_SM90
-    if (wgmma_) return sm90::launch_prepare(p, blocks, stream_);
+    if (wgmma_) return sm90::launch_prepare(p, blocks, p.layout.begin != nullptr, stream_);
 #endif
     sm80::launch_prepare<K>(p, blocks, stream_);
   }
@@ -242,6 +243,14 @@ class Kernels {
     if (wgmma_) return sm90::launch_affine(p, v_, runs, stream_);
 #endif
     sm80::launch_affine<K>(p, runs, stream_);
+  }
+
+  void combine(const sm80::CombineParams& p, int64_t heads) const {
+#ifdef FLASHKDA_WITH_SM90
+    return sm80::launch_combine<K>(p, heads, wgmma_, stream_);
+#else
+    sm80::launch_combine<K>(p, heads, false, stream_);
+#endif
   }
 
   // runs: of segments if there are any, else of sequences, times value heads.
@@ -312,6 +321,7 @@ void launch_two_kernels(const Problem& p, Path path, char* workspace, cudaStream
   prepare.gate = p.gate;
   prepare.beta_activation = p.beta_activation;
   prepare.qk_l2norm = p.qk_l2norm != 0;
+  prepare.tame = sm90::is_tame(p);
   prepare.images = workspace + w.images;
   if (w.chunk_bound > 0) kernels.prepare(prepare, w.chunk_bound * p.HV);
 
@@ -349,7 +359,7 @@ void launch_two_kernels(const Problem& p, Path path, char* workspace, cudaStream
     affine.transitions = workspace + w.transitions;
     affine.forgets = reinterpret_cast<int32_t*>(workspace + w.forgets);
     kernels.affine(affine, w.split.segments * p.HV);
-    sm80::launch_combine<K>({layout, affine.ends, affine.transitions, affine.forgets}, heads, stream);
+    kernels.combine({layout, affine.ends, affine.transitions, affine.forgets}, heads);
   }
   kernels.recur(recur, w.split.segments > 0 ? w.split.segments * p.HV : heads);
 }

@@ -2,6 +2,7 @@
 
 #include "cuda/error.hpp"
 #include "cuda/plan.cuh"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/tile/image.cuh"
 
 namespace flashkda::cuda {
@@ -49,6 +50,7 @@ __device__ void sort_by_length(const PlanParams& p, int32_t (&first)[kClasses]) 
 }
 
 __global__ void __launch_bounds__(kThreads) plan(const __grid_constant__ PlanParams p) {
+  ptx::let_next_start();
   using ScanBegin = cub::BlockScan<int64_t, kThreads>;
   using ScanCounts = cub::BlockScan<Counts, kThreads>;
   __shared__ union {

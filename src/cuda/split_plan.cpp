@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cuda/sm90/bounds.hpp"
 #include "cuda/tile/image.cuh"
 
 namespace flashkda::cuda {
@@ -16,16 +17,16 @@ constexpr int64_t kShortestSegment = 64;  // tokens
 // Microseconds, measured on an H200 with K = V = 128. A start is what a kernel takes however short the work is; the
 // others are of a token, of one block an SM if nothing else is said.
 struct Costs {
-  double prepare_start, prepare;  // of a head, all SMs busy
+  double prepare_start, prepare, prepare_tame;  // of a head, all SMs busy; sm90/bounds.hpp
   double affine_start, affine;
   int affine_blocks;          // of a segment and head
   double recur_start, recur;  // fewer blocks than SMs: the walk itself
   double recur_full;          // of one run of an SM that is full
   int recur_places;           // runs that fill an SM
-  double recur_state;         // a wave of runs whose states another wave's must wait for
+  double recur_next;          // a further wave of runs: its start is that much longer
 };
-constexpr Costs kMmaSyncCosts = {4.0, 0.65e-3, 16.0, 1.43 / 16, 1, 9.0, 0.77 / 16, 1.04 / 16, 2, 7.0};
-constexpr Costs kWgmmaCosts = {4.0, 0.78e-3, 10.0, 0.94 / 32, 2, 9.0, 1.31 / 32, 1.37 / 32, 1, 3.0};
+constexpr Costs kMmaSyncCosts = {4.0, 0.65e-3, 0.65e-3, 16.0, 1.43 / 16, 1, 9.0, 0.77 / 16, 1.04 / 16, 2, 7.0};
+constexpr Costs kWgmmaCosts = {5.0, 0.72e-3, 0.53e-3, 10.0, 0.94 / 32, 2, 9.0, 1.31 / 32, 1.37 / 32, 1, -2.0};
 constexpr double kChainStart = 3.0, kChainStep = 1.9;
 constexpr double kFusedStart = 9.0, kFused = 1.84 / 32, kFusedFull = 2.4 / 32;  // a head on two SMs, on one
 constexpr double kStateBytes = 4.0e6;                                           // moved in a microsecond
@@ -42,11 +43,12 @@ int64_t padded_tokens(const Problem& p, int64_t chunk) {
 }
 
 // Tokens of the longest sequence, guessed where only the device knows.
-int64_t longest(const Problem& p) { return p.packed() && p.N > 1 ? std::min(p.T, ceil_divide(2 * p.T, p.N)) : p.T; }
+int64_t longest(const Problem& p) { return p.packed() && p.N > 1 ? std::min(p.T, ceil_divide(3 * p.T, 2 * p.N)) : p.T; }
 
 double prepare_time(const Problem& p, Engine engine) {
   const Costs& c = costs(engine);
-  return c.prepare_start + c.prepare * static_cast<double>(padded_tokens(p, chunk_tokens(engine)) * p.HV);
+  return c.prepare_start + (sm90::is_tame(p) ? c.prepare_tame : c.prepare) *
+                               static_cast<double>(padded_tokens(p, chunk_tokens(engine)) * p.HV);
 }
 
 // The recurrence over `runs` runs of `length` tokens each.
@@ -54,7 +56,7 @@ double recur_time(int64_t runs, int64_t length, const Costs& c, int processors) 
   const auto n = static_cast<double>(length);
   if (2 * runs <= processors) return c.recur_start + c.recur * n;
   const auto waves = static_cast<double>(ceil_divide(runs, int64_t{c.recur_places} * processors));
-  return waves * (c.recur_start + c.recur_full * c.recur_places * n) + (waves - 1.0) * c.recur_state;
+  return waves * (c.recur_start + c.recur_full * c.recur_places * n) + (waves - 1.0) * c.recur_next;
 }
 
 double split_time(const Problem& p, int64_t segments, int64_t length, Engine engine, int processors) {

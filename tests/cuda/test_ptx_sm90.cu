@@ -36,9 +36,9 @@ std::vector<float> integers(size_t count, uint64_t seed) {
   return values;
 }
 
-enum class Kind { kBf16FromRegisters, kBf16FromShared, kBf16N64, kTf32N32, kTf32N128 };
+enum class Kind { kBf16FromRegisters, kBf16FromShared, kBf16N64, kFp16N64, kTf32N32, kTf32N128 };
 __host__ __device__ constexpr int columns_of(Kind kind) {
-  return kind == Kind::kTf32N128 ? 128 : kind == Kind::kBf16N64 ? 64 : 32;
+  return kind == Kind::kTf32N128 ? 128 : kind == Kind::kBf16N64 || kind == Kind::kFp16N64 ? 64 : 32;
 }
 __host__ __device__ constexpr int inner_of(Kind kind) {
   return kind == Kind::kTf32N32 || kind == Kind::kTf32N128 ? 8 : 16;
@@ -55,6 +55,8 @@ __global__ void run_wgmma(float* D, const float* A, const float* B) {
     char* const at = row + (((2 + j * kBytes / 16) ^ (r & 7)) * 16 + j * kBytes % 16);
     if constexpr (kBytes == 4) {
       *reinterpret_cast<float*>(at) = x;
+    } else if constexpr (kKind == Kind::kFp16N64) {
+      *reinterpret_cast<__half*>(at) = __float2half_rn(x);
     } else {
       *reinterpret_cast<__nv_bfloat16*>(at) = __float2bfloat16_rn(x);
     }
@@ -77,7 +79,9 @@ __global__ void run_wgmma(float* D, const float* A, const float* B) {
   if constexpr (kKind == Kind::kBf16FromShared) {
     ptx::wgmma_n32_bf16<true>(d, a_rows, b);
   } else if constexpr (kKind == Kind::kBf16N64) {
-    ptx::wgmma_n64_bf16<true>(d, a_rows, b);
+    ptx::wgmma_n64<false, true>(d, a_rows, b);
+  } else if constexpr (kKind == Kind::kFp16N64) {
+    ptx::wgmma_n64<true, true>(d, a_rows, b);
   } else if constexpr (kKind == Kind::kBf16FromRegisters) {
     const uint32_t a[4] = {pair(g, 2 * t), pair(g + 8, 2 * t), pair(g, 2 * t + 8), pair(g + 8, 2 * t + 8)};
     ptx::wgmma_n32_bf16<true>(d, a, b);
@@ -120,6 +124,7 @@ void expect_product() {
 TEST_F(CudaPtxSm90, WgmmaOfBf16FromRegisters) { expect_product<Kind::kBf16FromRegisters>(); }
 TEST_F(CudaPtxSm90, WgmmaOfBf16FromShared) { expect_product<Kind::kBf16FromShared>(); }
 TEST_F(CudaPtxSm90, WideWgmmaOfBf16FromShared) { expect_product<Kind::kBf16N64>(); }
+TEST_F(CudaPtxSm90, WideWgmmaOfFp16FromShared) { expect_product<Kind::kFp16N64>(); }
 TEST_F(CudaPtxSm90, WgmmaOfTf32) { expect_product<Kind::kTf32N32>(); }
 TEST_F(CudaPtxSm90, WideWgmmaOfTf32) { expect_product<Kind::kTf32N128>(); }
 

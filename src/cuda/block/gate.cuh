@@ -14,17 +14,19 @@ __device__ __forceinline__ float sigmoid(float x) {
 }
 
 struct Gate {
-  float lower_bound;  // bounded
-  float A_bits;       // A_log * log2(e)
-  float exp_A;        // exp(A_log), clamped to the finite so that 0 * exp_A = 0
+  float bound_bits;  // bounded: lower_bound * log2(e)
+  float A_bits;      // A_log * log2(e)
+  float exp_A;       // exp(A_log), clamped so that it is finite times log2(e) and 0 * exp_A = 0
 
-  __device__ Gate(float bound, float A_log)
-      : lower_bound(bound), A_bits(A_log * kLog2e), exp_A(fminf(exp2f(A_log * kLog2e), 3.4028235e38f)) {}
+  __device__ Gate(float lower_bound, float A_log)
+      : bound_bits(lower_bound * kLog2e), A_bits(A_log * kLog2e), exp_A(fminf(exp2f(A_log * kLog2e), 0x1p127f)) {}
 
   // x = g + dt_bias (or g, log gate). Bits of decay, <= 0.
   template <int kKind>
   __device__ __forceinline__ float log2_decay(float x) const {
-    if constexpr (kKind == FKDA_GATE_BOUNDED) return lower_bound * kLog2e * sigmoid(exp_A * x);
+    if constexpr (kKind == FKDA_GATE_BOUNDED) {
+      return bound_bits * ptx::reciprocal_approx(1.0f + ptx::exp2_approx(-kLog2e * exp_A * x));
+    }
     if constexpr (kKind == FKDA_GATE_LOG) return kLog2e * x;
     return softplus_bits(x);
   }

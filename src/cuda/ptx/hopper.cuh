@@ -46,6 +46,17 @@ __device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t 
   ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, to, from, bytes, &b);
 }
 
+// Starts the copy of `bytes`, a multiple of 16, from shared memory. Its source must stay until stores_have_read().
+__device__ __forceinline__ void store_bytes(void* to, const void* from, uint32_t bytes) {
+  ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_global, ::cuda::ptx::space_shared, to, from, bytes);
+}
+
+// Returns when this thread's stores have left shared memory.
+__device__ __forceinline__ void stores_have_read() {
+  ::cuda::ptx::cp_async_bulk_commit_group();
+  ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>());
+}
+
 // Four 8 x 8 matrices of 16-bit values from registers, as ldmatrix_x4 reads them.
 __device__ __forceinline__ void stmatrix_x4(uint32_t address, const uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]),

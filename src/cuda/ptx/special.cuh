@@ -31,4 +31,11 @@ __device__ __forceinline__ float rsqrt_approx(float x) {
   return y;
 }
 
+// The larger, or NaN if one of them is. PTX: max.NaN.
+__device__ __forceinline__ float max_or_nan(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
 }  // namespace flashkda::cuda::ptx

@@ -4,6 +4,7 @@
 // its state already.
 #pragma once
 
+#include "cuda/ptx/grid.cuh"
 #include "cuda/sm80/affine.cuh"
 
 namespace flashkda::cuda::sm80 {
@@ -31,6 +32,8 @@ struct CombineShared {
 template <int K, int kBuffers>
 __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_constant__ CombineParams p) {
   constexpr int kThreads = combine_threads(K);
+  ptx::let_next_start();
+  ptx::wait_for_previous();
   extern __shared__ __align__(128) char shared_memory[];
   auto& shared = *reinterpret_cast<CombineShared<K, kBuffers>*>(shared_memory);
 

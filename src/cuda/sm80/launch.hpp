@@ -25,9 +25,9 @@ void launch_recur(const RecurParams& p, int V, int64_t heads, cudaStream_t strea
 template <int K>
 void launch_affine(const AffineParams& p, int64_t blocks, cudaStream_t stream);
 
-// heads = sequences x value heads; V = K.
+// heads = sequences x value heads; V = K. early: cuda/launch.hpp.
 template <int K>
-void launch_combine(const CombineParams& p, int64_t heads, cudaStream_t stream);
+void launch_combine(const CombineParams& p, int64_t heads, bool early, cudaStream_t stream);
 
 // heads = sequences x value heads; V = K. Sets items.
 template <int K>

@@ -27,6 +27,7 @@ struct PrepareParams {
   float lower_bound, scale;
   int32_t gate, beta_activation;
   bool qk_l2norm;
+  bool tame;     // sm90/bounds.hpp
   char* images;  // [chunks][HV] of Image<K>
 };
 
@@ -40,8 +41,9 @@ struct ChunkPlace {
 template <int kTokens>
 __device__ inline ChunkPlace locate_chunk(const Layout& layout, int64_t chunk) {
   if (layout.begin == nullptr) {
-    const int64_t n = chunk / layout.row_chunks, token = chunk % layout.row_chunks * kTokens;
-    return {n, token, static_cast<int>(min(static_cast<int64_t>(kTokens), layout.T - token))};
+    const auto index = static_cast<uint32_t>(chunk), a_row = static_cast<uint32_t>(layout.row_chunks);
+    const int64_t token = static_cast<int64_t>(index % a_row) * kTokens;
+    return {index / a_row, token, static_cast<int>(min(static_cast<int64_t>(kTokens), layout.T - token))};
   }
   if (chunk >= layout.chunks[layout.N]) return {0, 0, 0};
   const int n = owner(layout.chunks, layout.N, chunk);

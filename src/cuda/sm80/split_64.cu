@@ -2,5 +2,5 @@
 
 namespace flashkda::cuda::sm80 {
 template void launch_affine<64>(const AffineParams&, int64_t, cudaStream_t);
-template void launch_combine<64>(const CombineParams&, int64_t, cudaStream_t);
+template void launch_combine<64>(const CombineParams&, int64_t, bool, cudaStream_t);
 }  // namespace flashkda::cuda::sm80

@@ -89,6 +89,9 @@ __global__ void __launch_bounds__(kAffineThreads, 1)
   auto& shared = *reinterpret_cast<AffineShared*>(shared_memory);
   WalkRing& ring = shared.ring;
   const int thread = threadIdx.x, lane = thread % 32;
+  ptx::let_next_start();
+  if (thread == 0) ring.init(2 * 128);
+  ptx::wait_for_previous();
   const bool transition = blockIdx.x % 2 == 1;  // else the offset B
   const int64_t place = blockIdx.x / 2;
   const int hv = static_cast<int>(place % p.layout.HV);
@@ -105,7 +108,6 @@ __global__ void __launch_bounds__(kAffineThreads, 1)
     return;
   }
   if (transition && segment.index == 0) return;  // nobody asks for it
-  if (thread == 0) ring.init(2 * 128);
   const auto* const images = reinterpret_cast<const Image*>(p.images) + segment.first_chunk * p.layout.HV + hv;
 
   // The shortest window after which nothing is left.
@@ -129,8 +131,9 @@ __global__ void __launch_bounds__(kAffineThreads, 1)
   if (group == 2) {
     if (lane != 0) return;
     for (int c = from; c < segment.to; ++c) {  // whole chunks: only a sequence's last is not
-      ring.fill(c - from, images + static_cast<int64_t>(c) * p.layout.HV, v, static_cast<int32_t>(segment.batch),
-                static_cast<int32_t>(segment.begin + static_cast<int64_t>(c) * kChunk), hv);
+      ring.fill<false>(c - from, images + static_cast<int64_t>(c) * p.layout.HV, v, !transition,
+                       static_cast<int32_t>(segment.batch),
+                       static_cast<int32_t>(segment.begin + static_cast<int64_t>(c) * kChunk), hv);
     }
     return;
   }

@@ -10,27 +10,10 @@
 #include "cuda/sm90/load.cuh"
 #include "cuda/sm90/measure.cuh"
 #include "cuda/sm90/params.cuh"
+#include "cuda/sm90/scores.cuh"
 #include "cuda/sm90/stage.cuh"
 
 namespace flashkda::cuda::sm90 {
-
-// The inverse of I + L for a diagonal block of 16, by one warp: lane c (and c + 16) gets column c (docs/algorithm.md,
-// eq. 21, in fp32, a known x_j at a time). Lt: L transposed.
-__device__ __forceinline__ void solve(const float (&Lt)[kHalf][20], float (&x)[kHalf], int column) {
-#pragma unroll
-  for (int i = 0; i < kHalf; ++i) x[i] = i == column ? 1.0f : 0.0f;
-#pragma unroll
-  for (int j = 0; j + 1 < kHalf; ++j) {
-#pragma unroll
-    for (int i = (j + 1) / 4 * 4; i < kHalf; i += 4) {
-      const float4 below = *reinterpret_cast<const float4*>(&Lt[j][i]);
-      if (i > j) x[i] -= below.x * x[j];
-      if (i + 1 > j) x[i + 1] -= below.y * x[j];
-      if (i + 2 > j) x[i + 2] -= below.z * x[j];
-      x[i + 3] -= below.w * x[j];
-    }
-  }
-}
 
 // A column of a diagonal block of T, and in fp16 for the product below. Lanes 0..15.
 template <int kSlices>
@@ -55,35 +38,6 @@ __device__ __forceinline__ void multiply(float (&d)[2][4], const uint32_t (&a)[4
   for (int e = 0; e < 4; ++e) d[0][e] = d[1][e] = 0.0f;
   ptx::mma_m16n8k16_fp16(d[0], a, b[0], b[1]);
   ptx::mma_m16n8k16_fp16(d[1], a, b[2], b[3]);
-}
-
-// [kd; qd] ki^T by the warpgroup: warps 0 and 1 get rows 0-15 and 16-31 of kd ki^T, warps 2 and 3 those of qd ki^T.
-template <int kSlices>
-__device__ __forceinline__ void multiply_scores(const Stage<kSlices>& stage, float (&d)[16]) {
-  const uint64_t rows = ptx::rows_of_128(ptx::shared_address(&stage.x[0][0][0][0]));
-  const uint64_t columns = ptx::rows_of_128(ptx::shared_address(&stage.x[0][2][0][0]));
-  static_for<D / 16>([&](auto i) {
-    const uint32_t at = i / 4 * sizeof(stage.x[0]) + i % 4 * 32;
-    ptx::wgmma_n32_bf16<(i > 0)>(d, ptx::advance(rows, at), ptx::advance(columns, at));
-  });
-}
-
-// A 16 x 16 block of Mqk to its tile. diagonal: entries above the diagonal are not products of anything.
-template <int kSlices>
-__device__ __forceinline__ void put_scores(Stage<kSlices>& stage, const float* d, int first_row, int first_token,
-                                           bool diagonal, int lane) {
-  uint32_t m[4];
-#pragma unroll
-  for (int octet = 0; octet < 2; ++octet) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int i = lane / 4 + 8 * half, j = 8 * octet + 2 * (lane % 4);
-      const float* const e = d + 4 * octet + 2 * half;
-      m[2 * octet + half] = pack_bf16(!diagonal || j <= i ? e[0] : 0.0f, !diagonal || j + 1 <= i ? e[1] : 0.0f);
-    }
-  }
-  const int row = first_row + lane % 16;
-  ptx::stmatrix_x4(ptx::shared_address(&stage.M[row][unit_64(row, first_token / 8 + lane / 16)]), m);
 }
 
 // The diagonal block of L of warp 0 or 1, transposed, and for warp 1 the one left of it.
@@ -148,8 +102,8 @@ __device__ __forceinline__ void put_M(Stage<kSlices>& stage, float (&d)[16], int
     }
   }
   __syncwarp();
-  put_scores(stage, d, first, 0, warp == 2, lane);
-  if (warp == 3) put_scores(stage, d + 8, first, kHalf, true, lane);
+  put_scores(stage.M, d, first, 0, warp == 2, lane);
+  if (warp == 3) put_scores(stage.M, d + 8, first, kHalf, true, lane);
 }
 
 // What takes two channels from the last chunk's frame to this one's. tail: their bits from the last anchor on.
@@ -203,7 +157,7 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
     float lengths[32];
     ptx::barrier_wait(shared.raw[c], 0);
     ptx::wgmma_begin(lengths);
-    multiply_rows(shared.stages[c], lengths);
+    multiply_rows(shared.stages[c].x, lengths);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>(lengths);
     put_lengths(shared.stages[c], shared.scales[c], lengths, warp, lane);
@@ -222,9 +176,9 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
     ptx::barrier_wait(shared.columns[c % kStages], c / kStages & 1);
     float d[16], lengths[32];
     ptx::wgmma_begin(d, lengths);
-    multiply_scores(stage, d);
+    multiply_scores(stage.x, d);
     ptx::wgmma_commit();
-    multiply_rows(stage_ahead, lengths);  // of old bytes where nothing is ahead
+    multiply_rows(stage_ahead.x, lengths);  // of old bytes where nothing is ahead
     ptx::wgmma_commit();
     const Scales& scales = shared.scales[c % kStages];
     const float* const read = warp < 2 ? scales.read_k : scales.read_q;

@@ -20,9 +20,10 @@ struct FusedParams;
 template <int kSlices>
 void launch_fused(const FusedParams& p, int64_t heads, cudaStream_t stream);
 
-// The walk over chunk images (sm90/image.cuh) of 32 tokens. v: the map of the values.
+// The walk over chunk images (sm90/image.cuh) of 32 tokens. v: the map of the values. Each starts early
+// (cuda/launch.hpp) behind the one before it, prepare if there is another kernel of this library in front.
 size_t image_bytes();
-void launch_prepare(const sm80::PrepareParams& p, int64_t blocks, cudaStream_t stream);  // chunks x value heads
+void launch_prepare(const sm80::PrepareParams& p, int64_t blocks, bool early, cudaStream_t stream);  // chunks x heads
 void launch_affine(const sm80::AffineParams& p, const CUtensorMap& v, int64_t runs, cudaStream_t stream);
 void launch_recur(const sm80::RecurParams& p, const CUtensorMap& v, int64_t runs, cudaStream_t stream);
 

@@ -16,12 +16,13 @@ inline constexpr float kLongSquare = 0x1p14f;
 // [k; q] [k; q]^T by the warpgroup. Squared lengths are its diagonal, the products q_i k_i stand left of it. No decay
 // touches the latter: rows of Mqk may consist of that entry alone, and a sum of rounded terms would be wrong where it
 // is small by cancellation.
-template <int kSlices>
-__device__ __forceinline__ void multiply_rows(const Stage<kSlices>& stage, float (&d)[32]) {
-  const uint64_t rows = ptx::rows_of_128(ptx::shared_address(&stage.x[0][0][0][0]));
+// x: a stage's.
+template <bool kFp16 = false>
+__device__ __forceinline__ void multiply_rows(const char (&x)[2][3][kChunk][128], float (&d)[32]) {
+  const uint64_t rows = ptx::rows_of_128(ptx::shared_address(&x[0][0][0][0]));
   static_for<D / 16>([&](auto i) {
-    const uint64_t at = ptx::advance(rows, i / 4 * sizeof(stage.x[0]) + i % 4 * 32);
-    ptx::wgmma_n64_bf16<(i > 0)>(d, at, at);
+    const uint64_t at = ptx::advance(rows, i / 4 * sizeof(x[0]) + i % 4 * 32);
+    ptx::wgmma_n64<kFp16, (i > 0)>(d, at, at);
   });
 }
 
@@ -31,9 +32,9 @@ __device__ __forceinline__ float& product_of(Stage<kSlices>& stage, int token) {
   return *reinterpret_cast<float*>(&stage.M[token][unit_64(token, 0)]);
 }
 
-template <int kSlices>
-__device__ __forceinline__ void put_lengths(Stage<kSlices>& stage, Scales& scales, const float (&d)[32], int warp,
-                                            int lane) {
+// What a lane has of multiply_rows' diagonals. put(of, token, x): |k|^2, |q|^2, q k of the token (of: 0, 1, 2).
+template <typename Put>
+__device__ __forceinline__ void diagonals(const float (&d)[32], int warp, int lane, Put&& put) {
   // The lane has rows g and g + 8 of the warp's 16; column 16 block + g (+ 8) is its own if g / 2 is lane % 4.
   const int g = lane / 4, first = warp % 2 * kHalf;
   const bool owner = lane % 4 == g / 2;
@@ -43,9 +44,17 @@ __device__ __forceinline__ void put_lengths(Stage<kSlices>& stage, Scales& scale
     const int token = first + g + 8 * half;
     const float even = warp < 2 ? entry(0) : entry(2), odd = warp < 2 ? entry(1) : entry(3);
     const float product = warp == 2 ? entry(0) : entry(1);
-    if (owner) (warp < 2 ? scales.read_k : scales.read_q)[token] = warp % 2 == 0 ? even : odd;
-    if (owner && warp >= 2) product_of(stage, token) = product;
+    if (owner) put(warp < 2 ? 0 : 1, token, warp % 2 == 0 ? even : odd);
+    if (owner && warp >= 2) put(2, token, product);
   }
+}
+
+template <int kSlices>
+__device__ __forceinline__ void put_lengths(Stage<kSlices>& stage, Scales& scales, const float (&d)[32], int warp,
+                                            int lane) {
+  diagonals(d, warp, lane, [&](int of, int token, float x) {
+    (of == 0 ? scales.read_k[token] : of == 1 ? scales.read_q[token] : product_of(stage, token)) = x;
+  });
 }
 
 // What a lane's token has in every chunk.

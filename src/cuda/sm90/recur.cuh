@@ -18,11 +18,13 @@ __global__ void __launch_bounds__(kRecurThreads, 1)
     recur(const __grid_constant__ sm80::RecurParams p, const __grid_constant__ CUtensorMap v) {
   extern __shared__ __align__(1024) char shared_memory[];
   WalkRing& ring = reinterpret_cast<RecurShared*>(shared_memory)->ring;
+  ptx::let_next_start();
+  if (threadIdx.x == 0) ring.init(2 * 128);
+  ptx::wait_for_previous();
   const int64_t place = blockIdx.x;
   const int hv = static_cast<int>(place % p.layout.HV);
   sm80::Segment segment;
   if (!sm80::locate_segment<kChunk>(p.layout, place / p.layout.HV, segment)) return;
-  if (threadIdx.x == 0) ring.init(2 * 128);
   __syncthreads();
 
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
@@ -30,9 +32,9 @@ __global__ void __launch_bounds__(kRecurThreads, 1)
   if (group == 2) {
     if (threadIdx.x % 32 != 0) return;
     for (int c = segment.from; c < segment.to; ++c) {
-      ring.fill(c - segment.from, images + static_cast<int64_t>(c) * p.layout.HV, v,
-                static_cast<int32_t>(segment.batch),
-                static_cast<int32_t>(segment.begin + static_cast<int64_t>(c) * kChunk), hv);
+      ring.fill<true>(c - segment.from, images + static_cast<int64_t>(c) * p.layout.HV, v, true,
+                      static_cast<int32_t>(segment.batch),
+                      static_cast<int32_t>(segment.begin + static_cast<int64_t>(c) * kChunk), hv);
     }
     return;
   }

@@ -24,6 +24,7 @@
 
 #include "cuda/block/tf32.cuh"
 #include "cuda/ptx/hopper.cuh"
+#include "cuda/sm90/bounds.hpp"
 
 namespace flashkda::cuda::sm90 {
 
@@ -31,11 +32,6 @@ inline constexpr int kChunk = 32;
 inline constexpr int kHalf = kChunk / 2;
 inline constexpr int D = 128;  // K = V
 inline constexpr int kStages = 4;
-
-// The lowest lower_bound. With -5.28, |c| is 3 and |E| at most 74: L and Mqk of rows up to 128 long are below 2^108,
-// reads of the state up to 2^96 times its size, writes down to 2^-93 of U's. What is dropped (F underflows) is the
-// state of channels that all but forgot it: less than 2^-6.9 a token over two halves of a chunk.
-inline constexpr float kLowestBound = -5.28f;
 
 // c for a lower_bound in [kLowestBound, 0].
 __device__ __forceinline__ float centre(float lower_bound) {

@@ -2,6 +2,7 @@
 // columns of the state. The formulas are those of sm80/step.cuh, tokens 32 at a time.
 #pragma once
 
+#include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm80/step.cuh"
 #include "cuda/sm90/image.cuh"
@@ -26,14 +27,25 @@ struct WalkRing {
     ptx::barrier_init_fence();
   }
 
-  // Fills the stage of the walk's step-th chunk, by one thread. batch, token, hv: of the chunk's first value row.
-  __device__ __forceinline__ void fill(int step, const Image* image, const CUtensorMap& v, int32_t batch, int32_t token,
-                                       int hv) {
+  // Fills the stage of the walk's step-th chunk, by one thread, with what advance<kOut> will read; valued: values as
+  // well. batch, token, hv: of the chunk's first value row.
+  template <bool kOut>
+  __device__ __forceinline__ void fill(int step, const Image* image, const CUtensorMap& v, bool valued, int32_t batch,
+                                       int32_t token, int hv) {
     const int s = step % kStages;
     if (step >= kStages) ptx::barrier_wait(empty[s], (step / kStages - 1) & 1);
     WalkStage& stage = stages[s];
-    ptx::barrier_expect(full[s], sizeof(Image) + sizeof(stage.v));
-    ptx::load_bytes(&stage.image, image, sizeof(Image), full[s]);
+    constexpr uint32_t kUpdate = sizeof(image->w) + sizeof(image->T);
+    constexpr uint32_t kBytes = kOut ? sizeof(Image) : sizeof(image->kd) + kUpdate + sizeof(image->F);
+    ptx::barrier_expect(full[s], kBytes + (valued ? sizeof(stage.v) : 0));
+    if constexpr (kOut) {
+      ptx::load_bytes(&stage.image, image, sizeof(Image), full[s]);
+    } else {  // all but qd and Mqk
+      ptx::load_bytes(stage.image.kd, image->kd, sizeof(image->kd), full[s]);
+      ptx::load_bytes(stage.image.w, image->w, kUpdate, full[s]);
+      ptx::load_bytes(stage.image.F, image->F, sizeof(image->F), full[s]);
+    }
+    if (!valued) return;
     ptx::load_box(stage.v[0], v, 0, hv, token, batch, full[s]);
     ptx::load_box(stage.v[1], v, 64, hv, token, batch, full[s]);
   }
