@@ -27,7 +27,7 @@ struct Costs {
 };
 constexpr Costs kMmaSyncCosts = {4.0, 0.65e-3, 0.65e-3, 16.0, 1.43 / 16, 1, 9.0, 0.77 / 16, 1.04 / 16, 2, 7.0};
 constexpr Costs kWgmmaCosts = {5.0, 0.72e-3, 0.53e-3, 10.0, 0.94 / 32, 2, 9.0, 1.31 / 32, 1.37 / 32, 1, -2.0};
-constexpr double kChainStart = 3.0, kChainStep = 1.9;
+constexpr double kChainStart = 2.0, kChainStep = 1.2;
 constexpr double kFusedStart = 9.0, kFused = 1.84 / 32, kFusedFull = 2.4 / 32;  // a head on two SMs, on one
 constexpr double kStateBytes = 4.0e6;                                           // moved in a microsecond
 

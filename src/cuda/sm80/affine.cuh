@@ -28,13 +28,16 @@ struct AffineParams {
 
 inline constexpr int kAffineStages = 4, kAffineThreads = 256;
 
-// M as the chain over the segments wants it: the diagonal in fp32, the rest, row j being M's column j, as a sum of two
-// bf16.
+// M as the chain over the segments wants it: the rest, row j being M's column j, as a sum of two bf16, high and low
+// part; then the diagonal in fp32.
 template <int K>
 struct Transition {
   static constexpr int kPart = K * K * 2;
   static constexpr int kDiagonal = 2 * kPart;
   static constexpr int kBytes = kDiagonal + K * 4;
+
+  // Where the 16-byte unit of a row is in its part: swizzled, as combine multiplies it.
+  __device__ __forceinline__ static constexpr int at(int row, int unit) { return row * K * 2 + (unit ^ row % 8) * 16; }
 };
 
 // Two values as sums of two bf16 each.
@@ -69,8 +72,9 @@ __device__ __forceinline__ void store_transition(const StateFragment<K>& S, char
       }
       uint32_t high, low;
       split_bf16(x[0], x[1], high, low);
-      *reinterpret_cast<uint32_t*>(to + (j * K + k) * 2) = high;
-      *reinterpret_cast<uint32_t*>(to + Tr::kPart + (j * K + k) * 2) = low;
+      const int at = Tr::at(j, k / 8) + k % 8 * 2;
+      *reinterpret_cast<uint32_t*>(to + at) = high;
+      *reinterpret_cast<uint32_t*>(to + Tr::kPart + at) = low;
     }
   }
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/hopper.cuh"
 #include "cuda/sm80/affine.cuh"
 
 namespace flashkda::cuda::sm80 {
@@ -18,24 +19,76 @@ struct CombineParams {
 
 __host__ __device__ constexpr int combine_threads(int K) { return K / 16 * 32; }  // a warp for 16 channels
 inline constexpr int kCombineColumns = 16;                                        // value columns a block
+
+// Transitions on their way to shared memory, as they are; the copy engine brings them where there is one, since copies
+// by threads keep these from their products.
+template <int K, int kBuffers>
+struct TransitionCopies {
+  using Tr = Transition<K>;
+  alignas(128) char buffers[kBuffers][Tr::kBytes];
+#if __CUDA_ARCH__ >= 900
+  ptx::Barrier arrived[kBuffers];
+#else
+  uint64_t unused[kBuffers];
+#endif
+
+  // Before anything else, by all threads; a barrier must follow.
+  __device__ __forceinline__ void init() {
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x == 0) {
+      for (ptx::Barrier& b : arrived) ptx::barrier_init(b, 1);
+      ptx::barrier_init_fence();
+    }
+#endif
+  }
+
+  // Asks for one, or for nothing: by all threads, when nobody reads the buffer any more.
+  __device__ __forceinline__ void fetch(int buffer, const char* transition, bool wanted) {
+#if __CUDA_ARCH__ >= 900
+    if (!wanted || threadIdx.x != 0) return;
+    ptx::barrier_expect(arrived[buffer], Tr::kBytes);
+    ptx::load_bytes(buffers[buffer], transition, Tr::kBytes, arrived[buffer]);
+#else
+    constexpr int kStep = combine_threads(K) * 16;
+    const uint32_t to = ptx::shared_address(buffers[buffer]) + threadIdx.x * 16;
+    if (wanted) {
+#pragma unroll
+      for (int at = 0; at < Tr::kBytes; at += kStep) {
+        if (at + kStep <= Tr::kBytes || at + static_cast<int>(threadIdx.x) * 16 < Tr::kBytes) {
+          ptx::cp_async_16(to + at, transition + at + threadIdx.x * 16);
+        }
+      }
+    }
+    ptx::cp_async_commit();
+#endif
+  }
+
+  // Waits for the buffer, the oldest of kBuffers that were asked for; odd: for its second, fourth, .. time. A barrier
+  // must follow.
+  __device__ __forceinline__ void wait([[maybe_unused]] int buffer, [[maybe_unused]] bool odd) {
+#if __CUDA_ARCH__ >= 900
+    ptx::barrier_wait(arrived[buffer], odd);
+#else
+    ptx::cp_async_wait<kBuffers - 1>();
+#endif
+  }
+};
+
 // kBuffers: transitions in shared memory at a time. Three hide the copies; devices with less than 227 KB have fewer.
 template <int K, int kBuffers>
 struct CombineShared {
   static constexpr int kPitch = K * 2 + 16;  // bytes; turns the rows that ldmatrix reads through the banks
-  struct {
-    alignas(16) char parts[2][K][kPitch];  // high and low, [j][k]
-    alignas(16) float diagonal[K];
-  } transition[kBuffers];
+  TransitionCopies<K, kBuffers> transitions;
   alignas(16) char state[2][kCombineColumns][kPitch];  // high and low, [v][j]
 };
 
 template <int K, int kBuffers>
 __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_constant__ CombineParams p) {
-  constexpr int kThreads = combine_threads(K);
-  ptx::let_next_start();
-  ptx::wait_for_previous();
   extern __shared__ __align__(128) char shared_memory[];
   auto& shared = *reinterpret_cast<CombineShared<K, kBuffers>*>(shared_memory);
+  ptx::let_next_start();
+  shared.transitions.init();
+  ptx::wait_for_previous();
 
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const int g = lane / 4, t = lane % 4;
@@ -69,6 +122,8 @@ __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_co
       x[o][1] = *reinterpret_cast<const float2*>(ends + 8 * K + 8 * o);
     }
   };
+  auto& copies = shared.transitions;
+  uint32_t waited = 0;  // a bit a buffer: odd
   const int row = lane % 16;
   const uint32_t a_at = ptx::shared_address(&shared.state[0][row][lane / 16 * 16]);
 
@@ -79,22 +134,8 @@ __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_co
     const char* transitions = p.transitions + place * Tr::kBytes;               // of the segment that is fetched next
     float* ends = p.ends + place * kMatrix + (v0 + g) * K + 16 * warp + 2 * t;  // of segment i
     const auto fetch = [&](int i, int buffer) {
-      if (i < run_end) {
-        constexpr int kUnits = K / 8;  // of 16 bytes, a row
-        static_assert(kThreads % kUnits == 0);
-        auto& to = shared.transition[buffer];
-        const uint32_t at =
-            ptx::shared_address(&to.parts[0][0][0]) + thread / kUnits * shared.kPitch + thread % kUnits * 16;
-#pragma unroll
-        for (int first_unit = 0; first_unit < 2 * K * kUnits; first_unit += kThreads) {
-          ptx::cp_async_16(at + first_unit / kUnits * shared.kPitch, transitions + (first_unit + thread) * 16);
-        }
-        if (thread < K / 4) {
-          ptx::cp_async_16(ptx::shared_address(to.diagonal + 4 * thread), transitions + Tr::kDiagonal + 16 * thread);
-        }
-        transitions += transition_stride;
-      }
-      ptx::cp_async_commit();
+      copies.fetch(buffer, transitions, i < run_end);
+      transitions += transition_stride;
     };
     for (int ahead = 0; ahead < kBuffers - 1; ++ahead) fetch(run + ahead, ahead);
     float2 state[2][2], coming[2][2];
@@ -118,10 +159,11 @@ __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_co
       }
       fetch(i + kBuffers - 1, buffer == 0 ? kBuffers - 1 : buffer - 1);
       if (i + 1 < run_end) load_state(ends + end_stride, coming);
-      ptx::cp_async_wait<kBuffers - 1>();
+      copies.wait(buffer, waited >> buffer & 1);
+      waited ^= 1u << buffer;
       __syncthreads();
-      const auto& transition = shared.transition[buffer];
-      const uint32_t b_at = ptx::shared_address(&transition.parts[0][row][32 * warp + lane / 16 * 16]);
+      const char* const transition = copies.buffers[buffer];
+      const uint32_t b_at = ptx::shared_address(transition) + Tr::at(row, 2 * warp + lane / 16);
       float acc[2][3][4] = {};
 #pragma unroll
       for (int j = 0; j < K; j += 16) {
@@ -129,8 +171,7 @@ __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_co
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           ptx::ldmatrix_x4(a[part], a_at + part * static_cast<int>(sizeof(shared.state[0])) + j * 2);
-          ptx::ldmatrix_x4_trans(b[part],
-                                 b_at + part * static_cast<int>(sizeof(transition.parts[0])) + j * shared.kPitch);
+          ptx::ldmatrix_x4_trans(b[part], b_at + part * Tr::kPart + j * K * 2);
         }
 #pragma unroll
         for (int o = 0; o < 2; ++o) {
@@ -141,7 +182,7 @@ __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_co
       }
 #pragma unroll
       for (int o = 0; o < 2; ++o) {
-        const float2 d = *reinterpret_cast<const float2*>(&transition.diagonal[16 * warp + 8 * o + 2 * t]);
+        const float2 d = *reinterpret_cast<const float2*>(transition + Tr::kDiagonal + 4 * (16 * warp + 8 * o + 2 * t));
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const auto off = [&](int e) { return acc[o][0][2 * h + e] + (acc[o][1][2 * h + e] + acc[o][2][2 * h + e]); };
@@ -153,7 +194,6 @@ __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_co
       ends += end_stride;
       buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
     }
-    ptx::cp_async_wait<0>();
     __syncthreads();
     run = find(run_end, false);
   }
