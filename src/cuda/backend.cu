@@ -253,10 +253,16 @@ class Kernels {
 #endif
   }
 
-  // runs: of segments if there are any, else of sequences, times value heads.
-  void recur(const sm80::RecurParams& p, int64_t runs) const {
+  // runs: of segments if there are any, else of sequences, times value heads. chunks: of all runs, at most.
+  void recur(const sm80::RecurParams& p, int64_t runs, [[maybe_unused]] int64_t chunks) const {
 #ifdef FLASHKDA_WITH_SM90
-    if (wgmma_) return sm90::launch_recur(p, v_, runs, stream_);
+    if (wgmma_) {
+      // The slices of a run in blocks of their own where there is an SM for each, and where runs are short: one block's
+      // states are on their way while another walks.
+      if (2 * runs <= processors_ || chunks <= 6 * runs)
+        return sm90::launch_recur<1>(p, v_, runs, processors_, stream_);
+      return sm90::launch_recur<2>(p, v_, runs, processors_, stream_);
+    }
 #endif
     if constexpr (K == 128) {
       // Two tiles a warp where the runs alone fill the machine, twice the blocks where they do not. Segments, of which
@@ -361,7 +367,7 @@ void launch_two_kernels(const Problem& p, Path path, char* workspace, cudaStream
     kernels.affine(affine, w.split.segments * p.HV);
     kernels.combine({layout, affine.ends, affine.transitions, affine.forgets}, heads);
   }
-  kernels.recur(recur, w.split.segments > 0 ? w.split.segments * p.HV : heads);
+  kernels.recur(recur, w.split.segments > 0 ? w.split.segments * p.HV : heads, w.chunk_bound * p.HV);
 }
 
 }  // namespace

@@ -97,8 +97,9 @@ TEST_F(CudaOptions, Row44_ValueHeadsShareKeyHeadsByDivision) {
 }
 
 TEST_F(CudaOptions, HowValueColumnsAreSplitChangesNoBits) {  // few heads alone against the same heads among many
-  Case many({.B = 48, .T = 37, .H = 4, .initial_state = FKDA_FLOAT32, .seed = 76});
-  for (const char* backend : {"cuda_portable", "cuda_fused"}) {  // one or two tiles a warp, one or two slices a block
+  Case many({.B = 48, .T = 230, .H = 4, .initial_state = FKDA_FLOAT32, .seed = 76});
+  // One or two tiles a warp, one or two slices a block.
+  for (const char* backend : {"cuda_portable", "cuda_fused", "cuda_wgmma"}) {
     const Want want = std::strcmp(backend, "cuda_fused") == 0 ? Want{} : kFp32;
     many.options.backend = backend;
     const Outputs together = run_on_gpu(many, want);

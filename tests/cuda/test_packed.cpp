@@ -137,15 +137,20 @@ TEST_F(CudaPacked, Row19_OneSequenceIsTheDenseBatch) {
 }
 
 TEST_F(CudaPacked, Row19_RowsOutsideEverySequenceAreNotWritten) {  // cu[0] != 0 and cu[-1] < T: legal on the device
-  Case c({.H = 2, .cu = {0, 20, 50, 70}, .seed = 134});
-  const Outputs whole = run_on_gpu(c, kFp32);
-  c.cu_seqlens = Tensor::integers(FKDA_INT64, {20, 50});
-  c.N = 1;
-  const Outputs middle = run_on_gpu(c, kFp32);
-  EXPECT_TRUE(untouched(middle.out.narrow(1, 0, 20)));
-  EXPECT_TRUE(untouched(middle.out.narrow(1, 50, 20)));
-  EXPECT_TRUE(same_bits(middle.out.narrow(1, 20, 30), whole.out.narrow(1, 20, 30)));
-  EXPECT_TRUE(same_bits(middle.final_state, whole.final_state.narrow(0, 1, 1)));
+  for (const int32_t invariant : {0, 1}) {
+    Case c({.H = 2, .cu = {0, 20, 50, 70}, .seed = 134});
+    c.options.batch_invariant = invariant;
+    const Outputs whole = run_on_gpu(c, kFp32);
+    c.cu_seqlens = Tensor::integers(FKDA_INT64, {20, 50});
+    c.N = 1;
+    const Outputs middle = run_on_gpu(c, kFp32);
+    EXPECT_TRUE(untouched(middle.out.narrow(1, 0, 20)));
+    EXPECT_TRUE(untouched(middle.out.narrow(1, 50, 20)));
+    EXPECT_LE(rms_error(middle.out.narrow(1, 20, 30), whole.out.narrow(1, 20, 30)), kOutBar);
+    if (invariant == 0) continue;  // how many sequences there are may decide the path
+    EXPECT_TRUE(same_bits(middle.out.narrow(1, 20, 30), whole.out.narrow(1, 20, 30)));
+    EXPECT_TRUE(same_bits(middle.final_state, whole.final_state.narrow(0, 1, 1)));
+  }
 }
 
 TEST_F(CudaPacked, Row19_GarbageWithEveryTensor) {  // guard zones are watched, and the call returns

@@ -16,7 +16,7 @@ inline constexpr int kAffineThreads = 2 * 128 + 32;
 inline constexpr int kLongestLook = 8;  // chunks
 
 struct AffineShared {
-  WalkRing ring;
+  WalkRing<2, kStages> ring;
   float squares[2][8][kChunk];  // of kr and kd, of 16 channels each
   float sums[kAffineThreads / 32], longest[kAffineThreads / 32];
 };
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kAffineThreads, 1)
     affine(const __grid_constant__ sm80::AffineParams p, const __grid_constant__ CUtensorMap v) {
   extern __shared__ __align__(1024) char shared_memory[];
   auto& shared = *reinterpret_cast<AffineShared*>(shared_memory);
-  WalkRing& ring = shared.ring;
+  auto& ring = shared.ring;
   const int thread = threadIdx.x, lane = thread % 32;
   ptx::let_next_start();
   if (thread == 0) ring.init(2 * 128);
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kAffineThreads, 1)
     for (int c = from; c < segment.to; ++c) {  // whole chunks: only a sequence's last is not
       ring.fill<false>(c - from, images + static_cast<int64_t>(c) * p.layout.HV, v, !transition,
                        static_cast<int32_t>(segment.batch),
-                       static_cast<int32_t>(segment.begin + static_cast<int64_t>(c) * kChunk), hv);
+                       static_cast<int32_t>(segment.begin + static_cast<int64_t>(c) * kChunk), hv, 0);
     }
     return;
   }

@@ -25,6 +25,7 @@ void launch_fused(const FusedParams& p, int64_t heads, cudaStream_t stream);
 size_t image_bytes();
 void launch_prepare(const sm80::PrepareParams& p, int64_t blocks, bool early, cudaStream_t stream);  // chunks x heads
 void launch_affine(const sm80::AffineParams& p, const CUtensorMap& v, int64_t runs, cudaStream_t stream);
-void launch_recur(const sm80::RecurParams& p, const CUtensorMap& v, int64_t runs, cudaStream_t stream);
+template <int kSlices>  // value columns of a block / 64
+void launch_recur(const sm80::RecurParams& p, const CUtensorMap& v, int64_t runs, int processors, cudaStream_t stream);
 
 }  // namespace flashkda::cuda::sm90

@@ -7,21 +7,29 @@
 
 namespace flashkda::cuda::sm90 {
 
-inline constexpr int kRecurThreads = 2 * 128 + 32;
+// kSlices: 64 value columns each, a warpgroup for one. Both in one block, or two blocks an SM with a slice and half of
+// the stages each: one's states are on their way while the other walks.
+template <int kSlices>
+inline constexpr int kRecurThreads = kSlices * 128 + 32;
 
+template <int kSlices>
 struct RecurShared {
-  WalkRing ring;
+  static constexpr int kRing = 2 * kSlices;
+  WalkRing<kSlices, kRing> ring;
 };
 
 // p.images: of sm90::Image. v: the map of p.v.
-__global__ void __launch_bounds__(kRecurThreads, 1)
+template <int kSlices>
+__global__ void __launch_bounds__(kRecurThreads<kSlices>, 2 / kSlices)
     recur(const __grid_constant__ sm80::RecurParams p, const __grid_constant__ CUtensorMap v) {
   extern __shared__ __align__(1024) char shared_memory[];
-  WalkRing& ring = reinterpret_cast<RecurShared*>(shared_memory)->ring;
+  constexpr int kRing = RecurShared<kSlices>::kRing, kSplits = D / 64 / kSlices;  // blocks that share a run
+  auto& ring = reinterpret_cast<RecurShared<kSlices>*>(shared_memory)->ring;
   ptx::let_next_start();
-  if (threadIdx.x == 0) ring.init(2 * 128);
+  if (threadIdx.x == 0) ring.init(kSlices * 128);
   ptx::wait_for_previous();
-  const int64_t place = blockIdx.x;
+  const int64_t place = blockIdx.x / kSplits;
+  const int column = static_cast<int>(blockIdx.x % kSplits) * 64 * kSlices;  // the block's first
   const int hv = static_cast<int>(place % p.layout.HV);
   sm80::Segment segment;
   if (!sm80::locate_segment<kChunk>(p.layout, place / p.layout.HV, segment)) return;
@@ -29,18 +37,18 @@ __global__ void __launch_bounds__(kRecurThreads, 1)
 
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   const auto* const images = reinterpret_cast<const Image*>(p.images) + segment.first_chunk * p.layout.HV + hv;
-  if (group == 2) {
+  if (group == kSlices) {
     if (threadIdx.x % 32 != 0) return;
     for (int c = segment.from; c < segment.to; ++c) {
       ring.fill<true>(c - segment.from, images + static_cast<int64_t>(c) * p.layout.HV, v, true,
                       static_cast<int32_t>(segment.batch),
-                      static_cast<int32_t>(segment.begin + static_cast<int64_t>(c) * kChunk), hv);
+                      static_cast<int32_t>(segment.begin + static_cast<int64_t>(c) * kChunk), hv, column);
     }
     return;
   }
 
   const int lane = threadIdx.x % 32;
-  const int v0 = group * 64 + uniform_warp() * 16;  // the warp's first value column
+  const int v0 = column + group * 64 + uniform_warp() * 16;  // the warp's first value column
   const int64_t slot = p.slots.data == nullptr ? segment.n : p.slots[segment.n];
   const bool stateful = slot >= 0 && slot < p.slot_count;
   sm80::StateFragment<D> S;
@@ -58,10 +66,10 @@ __global__ void __launch_bounds__(kRecurThreads, 1)
   }
   const bool fp16 = p.v.dtype == FKDA_FLOAT16;
   for (int c = segment.from; c < segment.to; ++c) {
-    const int step = c - segment.from, s = step % kStages;
+    const int step = c - segment.from, s = step % kRing;
     const int64_t token = static_cast<int64_t>(c) * kChunk;
     const int rows = static_cast<int>(min(static_cast<int64_t>(kChunk), segment.length - token));
-    ptx::barrier_wait(ring.full[s], step / kStages & 1);
+    ptx::barrier_wait(ring.full[s], step / kRing & 1);
     advance<true>(S, ring.stages[s], group, true, rows, fp16, [&](const float(&o)[16]) {
       const int64_t at = segment.batch * p.out.batch + (segment.begin + token) * p.out.token + hv * p.out.head + v0;
       const auto& halves = reinterpret_cast<const float(&)[2][2][4]>(o);

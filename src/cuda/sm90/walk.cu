@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <type_traits>
 
 #include "cuda/launch.hpp"
@@ -29,10 +30,18 @@ void launch_affine(const sm80::AffineParams& p, const CUtensorMap& v, int64_t ru
   launch(&affine, 2 * runs, kAffineThreads, sizeof(AffineShared), stream, true, "launch of the segment kernel", p, v);
 }
 
-void launch_recur(const sm80::RecurParams& p, const CUtensorMap& v, int64_t runs, cudaStream_t stream) {
-  allow_shared_memory<recur>(sizeof(RecurShared));
-  launch(&recur, runs, kRecurThreads, sizeof(RecurShared), stream, true, "launch of the recurrence kernel", p, v);
+template <int kSlices>
+void launch_recur(const sm80::RecurParams& p, const CUtensorMap& v, int64_t runs, int processors, cudaStream_t stream) {
+  // An SM for each block, if there are that many: those that start early would else go two by two to the first SMs that
+  // prepare leaves. So much shared memory is what no two blocks find on one.
+  constexpr size_t kBytes = sizeof(RecurShared<kSlices>), kAlone = 120 * 1024;
+  const int64_t blocks = runs * (D / 64 / kSlices);
+  allow_shared_memory<&recur<kSlices>>(std::max(kBytes, kAlone));
+  launch(&recur<kSlices>, blocks, kRecurThreads<kSlices>, blocks <= processors ? std::max(kBytes, kAlone) : kBytes,
+         stream, true, "launch of the recurrence kernel", p, v);
 }
+template void launch_recur<1>(const sm80::RecurParams&, const CUtensorMap&, int64_t, int, cudaStream_t);
+template void launch_recur<2>(const sm80::RecurParams&, const CUtensorMap&, int64_t, int, cudaStream_t);
 
 size_t image_bytes() { return sizeof(Image); }
 

@@ -9,18 +9,21 @@
 
 namespace flashkda::cuda::sm90 {
 
+// kSlices: 64 value columns each.
+template <int kSlices>
 struct WalkStage {
   Image image;
-  alignas(1024) char v[2][kChunk][128];  // [column / 64][token], 64 columns of 16 bits a row; 128-byte swizzle
+  alignas(1024) char v[kSlices][kChunk][128];  // [slice][token], 64 columns of 16 bits a row; 128-byte swizzle
 };
 
+template <int kSlices, int kRing>
 struct WalkRing {
-  WalkStage stages[kStages];
-  ptx::Barrier full[kStages], empty[kStages];
+  WalkStage<kSlices> stages[kRing];
+  ptx::Barrier full[kRing], empty[kRing];
 
   // By one thread; kReaders threads empty a stage.
   __device__ void init(int readers) {
-    for (int s = 0; s < kStages; ++s) {
+    for (int s = 0; s < kRing; ++s) {
       ptx::barrier_init(full[s], 1);
       ptx::barrier_init(empty[s], readers);
     }
@@ -28,13 +31,13 @@ struct WalkRing {
   }
 
   // Fills the stage of the walk's step-th chunk, by one thread, with what advance<kOut> will read; valued: values as
-  // well. batch, token, hv: of the chunk's first value row.
+  // well. batch, token, hv, column: of the chunk's first value row.
   template <bool kOut>
   __device__ __forceinline__ void fill(int step, const Image* image, const CUtensorMap& v, bool valued, int32_t batch,
-                                       int32_t token, int hv) {
-    const int s = step % kStages;
-    if (step >= kStages) ptx::barrier_wait(empty[s], (step / kStages - 1) & 1);
-    WalkStage& stage = stages[s];
+                                       int32_t token, int hv, int column) {
+    const int s = step % kRing;
+    if (step >= kRing) ptx::barrier_wait(empty[s], (step / kRing - 1) & 1);
+    WalkStage<kSlices>& stage = stages[s];
     constexpr uint32_t kUpdate = sizeof(image->w) + sizeof(image->T);
     constexpr uint32_t kBytes = kOut ? sizeof(Image) : sizeof(image->kd) + kUpdate + sizeof(image->F);
     ptx::barrier_expect(full[s], kBytes + (valued ? sizeof(stage.v) : 0));
@@ -46,16 +49,16 @@ struct WalkRing {
       ptx::load_bytes(stage.image.F, image->F, sizeof(image->F), full[s]);
     }
     if (!valued) return;
-    ptx::load_box(stage.v[0], v, 0, hv, token, batch, full[s]);
-    ptx::load_box(stage.v[1], v, 64, hv, token, batch, full[s]);
+#pragma unroll
+    for (int i = 0; i < kSlices; ++i) ptx::load_box(stage.v[i], v, column + 64 * i, hv, token, batch, full[s]);
   }
 };
 
 // One chunk of a warpgroup's columns. slice: its columns' half of the stage's values; valued: without, the values are
 // zero. rows: tokens of the chunk. emit(o): what to do with O^T while the state is updated.
-template <bool kOut, typename Emit>
-__device__ __forceinline__ void advance(sm80::StateFragment<D>& S, const WalkStage& stage, int slice, bool valued,
-                                        int rows, bool fp16, Emit&& emit) {
+template <bool kOut, int kSlices, typename Emit>
+__device__ __forceinline__ void advance(sm80::StateFragment<D>& S, const WalkStage<kSlices>& stage, int slice,
+                                        bool valued, int rows, bool fp16, Emit&& emit) {
   const int warp = uniform_warp(), lane = ptx::opaque(threadIdx.x % 32), t = lane % 4;
   const Image& image = stage.image;
   float(&state)[64] = reinterpret_cast<float(&)[64]>(S.x);
