@@ -231,9 +231,10 @@ class Kernels {
 #endif
   }
 
-  void prepare(const sm80::PrepareParams& p, int64_t blocks) const {
+  // planned: right behind the plan kernel.
+  void prepare(const sm80::PrepareParams& p, int64_t blocks, [[maybe_unused]] bool planned) const {
 #ifdef FLASHKDA_WITH_SM90
-    if (wgmma_) return sm90::launch_prepare(p, blocks, p.layout.begin != nullptr, stream_);
+    if (wgmma_) return sm90::launch_prepare(p, blocks, planned, stream_);
 #endif
     sm80::launch_prepare<K>(p, blocks, stream_);
   }
@@ -329,7 +330,7 @@ void launch_two_kernels(const Problem& p, Path path, char* workspace, cudaStream
   prepare.qk_l2norm = p.qk_l2norm != 0;
   prepare.tame = sm90::is_tame(p);
   prepare.images = workspace + w.images;
-  if (w.chunk_bound > 0) kernels.prepare(prepare, w.chunk_bound * p.HV);
+  if (w.chunk_bound > 0) kernels.prepare(prepare, w.chunk_bound * p.HV, layout.begin != nullptr && few < 0);
 
   sm80::RecurParams recur{};
   recur.layout = layout;

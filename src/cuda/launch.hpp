@@ -10,8 +10,17 @@
 
 namespace flashkda::cuda {
 
-// early: before the kernel in front of it in the stream has ended; the kernel says itself where it waits for that
-// (ptx/grid.cuh). Only for code that was compiled for sm_90 or later, where older code would not wait.
+// Whether the driver can capture early starts into graphs: CUDA 12.3.
+inline bool can_start_early() {
+  static const bool can = [] {
+    int version = 0;
+    return cudaDriverGetVersion(&version) == cudaSuccess && version >= 12030;
+  }();
+  return can;
+}
+
+// early: before the kernel in front of it in the stream has ended; the kernel itself waits for that (ptx/grid.cuh).
+// Code that was compiled for less than sm_90 does not wait and must not start early.
 template <typename... Params>
 void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, cudaStream_t stream,
             bool early, const char* what, const Params&... params) {
@@ -24,8 +33,10 @@ void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t share
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, kernel, params...), what);
+  config.numAttrs = early && can_start_early() ? 1 : 0;
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, params...);
+  if (error != cudaSuccess) cudaGetLastError();  // not an error of a later call
+  check(error, what);
 }
 
 }  // namespace flashkda::cuda

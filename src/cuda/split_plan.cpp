@@ -23,13 +23,13 @@ struct Costs {
   double recur_start, recur;  // a run on two SMs: the walk itself
   double recur_full;          // of one run of an SM that is full
   int recur_places;           // runs that fill an SM
-  double recur_next;          // a further wave of runs: its start is that much longer
+  double recur_next;          // what a further wave adds to its own start (negative: is spared)
 };
 constexpr Costs kMmaSyncCosts = {4.0, 0.65e-3, 0.65e-3, 16.0, 1.43 / 16, 1, 9.0, 0.77 / 16, 1.04 / 16, 2, 7.0};
 constexpr Costs kWgmmaCosts = {5.0, 0.72e-3, 0.53e-3, 10.0, 0.94 / 32, 2, 9.0, 0.97 / 32, 1.37 / 32, 1, -2.5};
 constexpr double kChainStart = 2.0, kChainStep = 1.2;
 constexpr double kFusedStart = 9.0, kFused = 2.0 / 32, kFusedFull = 2.4 / 32;  // a head on two SMs, on one
-constexpr double kStateBytes = 4.0e6;                                           // moved in a microsecond
+constexpr double kStateBytes = 4.0e6;                                          // moved in a microsecond
 
 const Costs& costs(Engine engine) { return engine == Engine::kWgmma ? kWgmmaCosts : kMmaSyncCosts; }
 

@@ -1,4 +1,5 @@
 // Sequences of a few tokens, which the portable path gives to its recurrent kernel. RowNN is the row of docs/cases.md.
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -167,6 +168,32 @@ TEST_F(CudaShort, BlocksThatGoOnFromHeadToHead) {
       }
     }
   }
+}
+
+TEST_F(CudaShort, BlocksThatGoOnWithStatesOfEveryKind) {
+  for (const int32_t initial : {kAbsent, int32_t{FKDA_FLOAT32}, int32_t{FKDA_BFLOAT16}}) {
+    for (const int32_t final_state : {FKDA_FLOAT32, FKDA_BFLOAT16}) {
+      for (const int64_t T : {1, 6}) {
+        const Case c = portable({.B = 300,
+                                 .T = T,
+                                 .HV = 2,
+                                 .g_dtype = FKDA_FLOAT16,
+                                 .beta_dtype = FKDA_FLOAT32,
+                                 .initial_state = initial,
+                                 .seed = 707});
+        SCOPED_TRACE(testing::Message() << "states " << initial << ' ' << final_state << ", T " << T);
+        expect_right_on_gpu(c, {.out = FKDA_FLOAT32, .final_state = final_state}, kFp32Bar,
+                            final_state == FKDA_FLOAT32 ? kFp32Bar : kStateBar);
+      }
+    }
+  }
+}
+
+TEST_F(CudaShort, LongRows) {  // longer than a square can be: such a row counts as zero, and nothing is NaN
+  Case c = portable({.T = 3, .seed = 708});
+  for (const Tensor* t : {&c.q, &c.k}) t->narrow(1, 1, 1).fill(1e25);
+  const Outputs outputs = run_on_gpu(c, kFp32);
+  for (int64_t i = 0; i < outputs.out.numel(); ++i) ASSERT_TRUE(std::isfinite(outputs.out.get(i))) << i;
 }
 
 TEST_F(CudaShort, Row19_CumulativeLengthsThatLie) {  // a step of decoding reads them as they are

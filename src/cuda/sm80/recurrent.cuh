@@ -155,14 +155,15 @@ __device__ __forceinline__ void make_rows(TokenRows<K>& rows, const RawRows<K>& 
     return ptx::exp2_approx(gate.log2_decay<FKDA_GATE_LOG>(x));
   };
   float2 k[kTensor], q[kTensor];
-  float kk = 0.0f, qq = 0.0f, qk = 0.0f;
+  float kk = 0.0f, qq = 0.0f, qk = 0.0f;  // three sums side by side, none waits for a norm
+  const float in_advance = p.qk_l2norm ? 1.0f : p.scale;
 #pragma unroll
   for (int i = 0; i < kTensor; ++i) {
     k[i] = raw.pair(i, p.k.dtype);
     q[i] = raw.pair(kTensor + i, p.q.dtype);
     kk += k[i].x * k[i].x + k[i].y * k[i].y;
     qq += q[i].x * q[i].x + q[i].y * q[i].y;
-    qk += q[i].x * k[i].x + q[i].y * k[i].y;
+    qk += in_advance * q[i].x * k[i].x + in_advance * q[i].y * k[i].y;
   }
   kk = sum_of_warp(kk);
   qq = sum_of_warp(qq);
@@ -181,7 +182,8 @@ __device__ __forceinline__ void make_rows(TokenRows<K>& rows, const RawRows<K>& 
   *reinterpret_cast<float2*>(&rows.v[2 * lane]) = raw.pair(4 * kTensor, p.v.dtype);
   if (lane == 0) {
     rows.b = activate_beta(scalar_of_halves(scalars.beta, p.beta.dtype), p.beta_activation);
-    rows.qk = qk * norm_k * norm_q;
+    // Norms of rows whose squares overflow are 0; a product that did must not make that NaN.
+    rows.qk = p.qk_l2norm ? fmaxf(fminf(qk, 3.4028235e38f), -3.4028235e38f) * norm_k * norm_q : qk;
   }
 }
 
@@ -369,13 +371,13 @@ __global__ void __launch_bounds__(kRecurrentThreads, kRecurrentBlocks)
     } else {
       S.clear();
     }
-    fetched = fetch_state(ahead);
     for (int first = 0, next;; first = next, buffer ^= 1) {
       next = first + kBatch;
+      const bool last = next >= work.length;
       if (first > 0) ptx::cp_async_wait_all();
+      if (last) fetched = fetch_state(ahead);  // no sooner: these rows would be waited for together with it
       if (first + warp < work.length) make_rows(shared.rows[buffer][warp], shared.raw, scalars, p, lane);
       __syncthreads();  // these rows are there; the other buffer has been read
-      const bool last = next >= work.length;
       scalars = last ? fetch_rows(ahead, 0) : fetch_rows(work, next);
       const int count = min(kBatch, work.length - first);
       for (int t = 0; t < count; ++t) {

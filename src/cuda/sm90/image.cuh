@@ -3,6 +3,8 @@
 // nothing.
 #pragma once
 
+#include <cstddef>
+
 #include "cuda/sm90/stage.cuh"
 
 namespace flashkda::cuda::sm90 {
@@ -15,5 +17,10 @@ struct Image {
   alignas(1024) char M[kChunk][64];   // [i][j] bf16: Mqk; 64-byte swizzle
   float F[D];                         // in the order of frame_place
 };
+
+// What is copied in one piece.
+static_assert(offsetof(Image, qd) == offsetof(Image, kd) + sizeof(Image::kd));
+static_assert(offsetof(Image, T) == offsetof(Image, w) + sizeof(Image::w));
+static_assert(offsetof(Image, F) == offsetof(Image, M) + sizeof(Image::M));
 
 }  // namespace flashkda::cuda::sm90

@@ -6,6 +6,8 @@
 // between two tokens are at most 1, whatever the gate. A trained layer has a few such channels in some of its chunks.
 #pragma once
 
+#include <cstddef>
+
 #include "cuda/block/convert.cuh"
 #include "cuda/block/gate.cuh"
 #include "cuda/ptx/cp_async.cuh"
@@ -23,11 +25,12 @@ inline constexpr int kPrepareThreads = 128, kPrepareBlocks = 4;  // blocks of an
 inline constexpr float kAside = -3.0f;
 
 // How many bits of decay the 8 tokens next to the anchor and all 16 of a half may have in a channel that is centred:
-// |E| stays below 116. Rows are at most kLongestRow long, so that products stay below 2^(20 + 31 |c|).
+// |E| stays below 116. Rows are at most 2^10 long, so that products stay below 2^(20 + 31 |c|).
 inline constexpr float kCentredOctet = 120.0f, kCentredHalf = 160.0f;
 inline constexpr float kLongestRowSquare = 0x1p20f;
 
-// A token that decays by more leaves nothing in fp32. Clamped, sums over a chunk keep their digits.
+// A token that decays by more leaves nothing in fp32. Clamped, sums over a chunk stay below 5,120 and good to 2^-11
+// bits.
 inline constexpr float kMostBits = 160.0f;
 
 struct PrepareShared {
@@ -55,6 +58,10 @@ struct PrepareShared {
   // fp32 as tf32 products take it; T's blocks without b of the column
   uint32_t L21[kHalf][20], T11[kHalf][20], T22[kHalf][20];
 };
+
+// What leaves in one copy.
+static_assert(offsetof(PrepareShared, qd) == offsetof(PrepareShared, kd) + sizeof(PrepareShared::kd));
+static_assert(offsetof(PrepareShared, F) == offsetof(PrepareShared, M) + sizeof(PrepareShared::M));
 
 // A block's work.
 struct Place {
@@ -210,7 +217,7 @@ __device__ __forceinline__ bool centre_rows(const sm80::PrepareParams& p, Prepar
       s.product[token] = sum;
       return;
     }
-    const float norm = (of == 0 ? 1.0f : p.scale) * (p.qk_l2norm ? rsqrtf(sum + 1e-6f) : 1.0f);
+    const float norm = p.qk_l2norm ? rsqrtf(sum + 1e-6f) : 1.0f;
     (of == 0 ? s.norm_k : s.norm_q)[token] = norm;
     too_long |= !(sum * norm * norm <= kLongestRowSquare);
   });
@@ -229,8 +236,8 @@ __device__ __forceinline__ bool centre_rows(const sm80::PrepareParams& p, Prepar
   if constexpr (kTame) {
     __syncthreads();
   } else {
-    s.is_wild[steps.forward][steps.channel] = !(octet.x >= -kCentredOctet && total.x >= -kCentredHalf);
-    s.is_wild[steps.forward][steps.channel + 1] = !(octet.y >= -kCentredOctet && total.y >= -kCentredHalf);
+    s.is_wild[steps.forward][steps.channel] = !(fabsf(octet.x) <= kCentredOctet && fabsf(total.x) <= kCentredHalf);
+    s.is_wild[steps.forward][steps.channel + 1] = !(fabsf(octet.y) <= kCentredOctet && fabsf(total.y) <= kCentredHalf);
     const bool all_wild = __syncthreads_or(too_long);
     if (thread == 0) s.all_wild = all_wild;
     const auto is_wild = [&](int channel) { return all_wild || s.is_wild[0][channel] || s.is_wild[1][channel]; };
@@ -241,6 +248,8 @@ __device__ __forceinline__ bool centre_rows(const sm80::PrepareParams& p, Prepar
   // Bits of the other half, between the anchor and that end of the chunk.
   const float2 other = *reinterpret_cast<const float2*>(&s.total[1 - steps.forward][steps.channel]);
   const float2 head = exp2_of(steps.forward ? other : total), tail = exp2_of(steps.forward ? total : other);
+  // scale stays out of the centred rows: they would be as short or as long as it.
+  const float2 scaled_head = times(head, make_float2(p.scale, p.scale));
   char* const x = &s.x[steps.block][0][0][0];
   constexpr int kQ = kChunk * 128, kInverse = 2 * kQ;  // from a row of k to those of q and k 2^-E
   char* const kd = &s.kd[steps.block][0][0];
@@ -271,14 +280,14 @@ __device__ __forceinline__ bool centre_rows(const sm80::PrepareParams& p, Prepar
       if constexpr (kTame) {
         // What was set aside comes back first: head and tail alone may be 2^-122.
         put(kd, times(times(ke, make_float2(back, back)), head));
-        put(qd, times(times(qe, make_float2(back, back)), head));
+        put(qd, times(times(qe, make_float2(back, back)), scaled_head));
         kr[i] = times(times(ki, make_float2(there, there)), tail);
       } else {
         // Sums of bits from the chunk's ends and no differences, which would lose digits.
         const float2 over = exp2_of(add(other, S)), within = exp2_of(far[i]);
         const float2 from_start = steps.forward ? over : within, to_end = steps.forward ? within : over;
         put(kd, times(k, from_start));
-        put(qd, times(q, from_start));
+        put(qd, times(times(q, from_start), make_float2(p.scale, p.scale)));
         kr[i] = times(k, to_end);
       }
     });
@@ -287,7 +296,7 @@ __device__ __forceinline__ bool centre_rows(const sm80::PrepareParams& p, Prepar
 }
 
 // L and Mqk of the centred rows: rows of L by warps 0 and 1, of Mqk by warps 2 and 3, 16 tokens each.
-__device__ __forceinline__ void put_centred(PrepareShared& s, float (&d)[16]) {
+__device__ __forceinline__ void put_centred(PrepareShared& s, float scale, float (&d)[16]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const bool of_L = warp < 2, second = warp % 2;
   const int first = second ? kHalf : 0;
@@ -295,7 +304,7 @@ __device__ __forceinline__ void put_centred(PrepareShared& s, float (&d)[16]) {
   float factor[4][2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float row = of_L ? s.b[first + g + 8 * half] : 1.0f;
+    const float row = of_L ? s.b[first + g + 8 * half] : scale;
 #pragma unroll
     for (int octet = 0; octet < 4; ++octet) {
       const auto power = [&](int i) {
@@ -318,7 +327,7 @@ __device__ __forceinline__ void put_centred(PrepareShared& s, float (&d)[16]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {  // (i, i) of these rows is in the columns of the warp's own block
     const int i = first + g + 8 * half;
-    const float exact = s.product[i] * s.norm_k[i] * s.norm_q[i];  // no decay touches it
+    const float exact = s.product[i] * s.norm_k[i] * s.norm_q[i] * scale;  // no decay touches it
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       if (2 * t + e == g) (second ? d[8 + 6 * half + e] : d[6 * half + e]) = exact;
@@ -396,7 +405,7 @@ __device__ __noinline__ void add_wild(const sm80::PrepareParams& p, PrepareShare
       L = rounded_by_the_cut(__uint_as_float(L - rounded_by_the_cut(0.0f)) + add);
     }
     auto& M = *reinterpret_cast<__nv_bfloat16*>(&s.M[i][unit_64(i, j / 8) + j % 8 * 2]);
-    M = __float2bfloat16_rn(__bfloat162float(M) + m[e]);
+    M = __float2bfloat16_rn(fmaf(m[e], p.scale, __bfloat162float(M)));
   }
   __syncthreads();
 }
@@ -503,7 +512,7 @@ __global__ void __launch_bounds__(kPrepareThreads, kPrepareBlocks)
     multiply_scores(s.x, d);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>(d);
-    put_centred(s, d);
+    put_centred(s, p.scale, d);
   }
   if (thread < D / 2) {
     const float2 x = *reinterpret_cast<const float2*>(&s.total[0][2 * thread]);

@@ -25,7 +25,6 @@ __global__ void __launch_bounds__(kRecurThreads<kSlices>, 2 / kSlices)
   extern __shared__ __align__(1024) char shared_memory[];
   constexpr int kRing = RecurShared<kSlices>::kRing, kSplits = D / 64 / kSlices;  // blocks that share a run
   auto& ring = reinterpret_cast<RecurShared<kSlices>*>(shared_memory)->ring;
-  ptx::let_next_start();
   if (threadIdx.x == 0) ring.init(kSlices * 128);
   ptx::wait_for_previous();
   const int64_t place = blockIdx.x / kSplits;
