@@ -89,13 +89,20 @@ def run_pytest(logs):
     return junit_counts(results) if results.exists() else total() | {"failed": 1}
 
 
+def findings(log):
+    """What a sanitizer's log says first, without the host's stack, and its last words."""
+    lines = [line for line in log.splitlines() if line.startswith("=========") and "Host Frame" not in line]
+    said = [line for line in lines if line.strip("= ")]
+    return "\n".join(said if len(said) <= 24 else [*said[:20], "...", *said[-3:]])
+
+
 def run_sanitizer(tool, program, logs):
     """True if the tool finds nothing and the tests pass under it."""
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", program, "--gtest_filter=CudaSanitizer.*"]
     done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     (logs / f"{tool}.log").write_text(done.stdout)
     clean = done.returncode == 0 and re.search(r"\[  PASSED  \] [1-9]", done.stdout) is not None
-    print(f"compute-sanitizer {tool}: {'clean' if clean else 'see the log:' + done.stdout[-2000:]}")
+    print(f"compute-sanitizer {tool}: {'clean' if clean else findings(done.stdout) or done.stdout[-2000:]}")
     return clean
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from gpu_test import junit_counts, run_direct, total  # noqa: E402
+from gpu_test import findings, junit_counts, run_direct, total  # noqa: E402
 
 CTEST = """<testsuite name="build" tests="4">
   <testcase name="a" status="run"/>
@@ -34,6 +34,14 @@ def test_total_adds():
     one = {"passed": 2, "failed": 1, "skipped": 1}
     assert total(one, one) == {"passed": 4, "failed": 2, "skipped": 2}
     assert total() == {"passed": 0, "failed": 0, "skipped": 0}
+
+
+def test_findings_are_the_first_and_the_last_of_a_log():
+    log = "[ RUN ] a\n========= \n========= Invalid read at f+0x10\n=========     Host Frame: g\n[ OK ] a\n"
+    assert findings(log) == "========= Invalid read at f+0x10"
+    assert findings("all is well") == ""
+    many = findings("\n".join(f"========= finding {i}" for i in range(100))).splitlines()
+    assert (len(many), many[0], many[-1]) == (24, "========= finding 0", "========= finding 99")
 
 
 def test_nothing_is_recorded_where_no_test_ran(tmp_path):
