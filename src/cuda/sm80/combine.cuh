@@ -32,7 +32,7 @@ struct TransitionCopies {
   uint64_t unused[kBuffers];
 #endif
 
-  // Before anything else, by all threads; a barrier must follow.
+  // Before anything else, by all threads; a barrier of the block must follow.
   __device__ __forceinline__ void init() {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
@@ -88,6 +88,7 @@ __global__ void __launch_bounds__(combine_threads(K), 1) combine(const __grid_co
   auto& shared = *reinterpret_cast<CombineShared<K, kBuffers>*>(shared_memory);
   ptx::let_next_start();
   shared.transitions.init();
+  __syncthreads();
   ptx::wait_for_previous();
 
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;

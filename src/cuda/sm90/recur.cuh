@@ -39,9 +39,9 @@ __global__ void __launch_bounds__(kRecurThreads<kSlices>, 2 / kSlices)
   if (group == kSlices) {
     if (threadIdx.x % 32 != 0) return;
     for (int c = segment.from; c < segment.to; ++c) {
-      ring.fill<true>(c - segment.from, images + static_cast<int64_t>(c) * p.layout.HV, v, true,
-                      static_cast<int32_t>(segment.batch),
-                      static_cast<int32_t>(segment.begin + static_cast<int64_t>(c) * kChunk), hv, column);
+      ring.template fill<true>(c - segment.from, images + static_cast<int64_t>(c) * p.layout.HV, v, true,
+                               static_cast<int32_t>(segment.batch),
+                               static_cast<int32_t>(segment.begin + static_cast<int64_t>(c) * kChunk), hv, column);
     }
     return;
   }
