@@ -211,10 +211,10 @@ void launch_fused(const Problem& p, char* workspace, cudaStream_t stream) {
   fused.beta_activation = p.beta_activation;
   set_states(fused, p);
   const int64_t heads = p.N * p.HV;
-  if (2 * heads > multiprocessors(p.q.device_index)) {
-    sm90::launch_fused<2>(fused, heads, stream);
-  } else {
+  if (two_each(heads, multiprocessors(p.q.device_index))) {
     sm90::launch_fused<1>(fused, heads, stream);
+  } else {
+    sm90::launch_fused<2>(fused, heads, stream);
   }
 }
 #endif
@@ -260,8 +260,9 @@ class Kernels {
     if (wgmma_) {
       // The slices of a run in blocks of their own where there is an SM for each, and where runs are short: one block's
       // states are on their way while another walks.
-      if (2 * runs <= processors_ || chunks <= 6 * runs)
+      if (two_each(runs, processors_) || chunks <= 6 * runs) {
         return sm90::launch_recur<1>(p, v_, runs, processors_, stream_);
+      }
       return sm90::launch_recur<2>(p, v_, runs, processors_, stream_);
     }
 #endif
@@ -447,9 +448,7 @@ bool hopper_fits(const Problem& p) {
 
 bool fused_fits([[maybe_unused]] const Problem& p) {
 #ifdef FLASHKDA_WITH_SM90
-  if (p.gate != FKDA_GATE_BOUNDED || !p.qk_l2norm) return false;
-  if (!(p.lower_bound >= sm90::kLowestBound && p.lower_bound <= 0.0f)) return false;
-  if (p.out.dtype != FKDA_BFLOAT16) return false;
+  if (!sm90::is_tame(p) || p.out.dtype != FKDA_BFLOAT16) return false;
   for (const fkda_tensor* t : {&p.q, &p.k, &p.g, &p.v}) {
     if (t->dtype != FKDA_BFLOAT16 || !sm90::mappable(*t)) return false;
   }

@@ -25,8 +25,28 @@ struct Costs {
   int recur_places;           // runs that fill an SM
   double recur_next;          // what a further wave adds to its own start (negative: is spared)
 };
-constexpr Costs kMmaSyncCosts = {4.0, 0.65e-3, 0.65e-3, 16.0, 1.43 / 16, 1, 9.0, 0.77 / 16, 1.04 / 16, 2, 7.0};
-constexpr Costs kWgmmaCosts = {5.0, 0.72e-3, 0.53e-3, 10.0, 0.94 / 32, 2, 9.0, 0.97 / 32, 1.37 / 32, 1, -2.5};
+constexpr Costs kMmaSyncCosts = {.prepare_start = 4.0,
+                                 .prepare = 0.65e-3,
+                                 .prepare_tame = 0.65e-3,
+                                 .affine_start = 16.0,
+                                 .affine = 1.43 / 16,
+                                 .affine_blocks = 1,
+                                 .recur_start = 9.0,
+                                 .recur = 0.77 / 16,
+                                 .recur_full = 1.04 / 16,
+                                 .recur_places = 2,
+                                 .recur_next = 7.0};
+constexpr Costs kWgmmaCosts = {.prepare_start = 5.0,
+                               .prepare = 0.72e-3,
+                               .prepare_tame = 0.53e-3,
+                               .affine_start = 10.0,
+                               .affine = 0.94 / 32,
+                               .affine_blocks = 2,
+                               .recur_start = 9.0,
+                               .recur = 0.97 / 32,
+                               .recur_full = 1.37 / 32,
+                               .recur_places = 1,
+                               .recur_next = -2.5};
 constexpr double kChainStart = 2.0, kChainStep = 1.2;
 constexpr double kFusedStart = 9.0, kFused = 2.0 / 32, kFusedFull = 2.4 / 32;  // a head on two SMs, on one
 constexpr double kStateBytes = 4.0e6;                                          // moved in a microsecond
@@ -54,7 +74,7 @@ double prepare_time(const Problem& p, Engine engine) {
 // The recurrence over `runs` runs of `length` tokens each.
 double recur_time(int64_t runs, int64_t length, const Costs& c, int processors) {
   const auto n = static_cast<double>(length);
-  if (2 * runs <= processors) return c.recur_start + c.recur * n;
+  if (two_each(runs, processors)) return c.recur_start + c.recur * n;
   const auto waves = static_cast<double>(ceil_divide(runs, int64_t{c.recur_places} * processors));
   return waves * (c.recur_start + c.recur_full * c.recur_places * n) + (waves - 1.0) * c.recur_next;
 }
@@ -102,7 +122,7 @@ double whole_microseconds(const Problem& p, Engine engine, int processors) {
 
 double fused_microseconds(const Problem& p, int processors) {
   const int64_t heads = p.N * p.HV;
-  const double token = 2 * heads <= processors ? kFused : kFusedFull;
+  const double token = two_each(heads, processors) ? kFused : kFusedFull;
   const double waves = std::max(1.0, static_cast<double>(heads) / processors);
   const double states = static_cast<double>(heads * p.K * p.V * 8) / kStateBytes;
   const double mean = static_cast<double>(padded_tokens(p, 2 * kChunk)) / static_cast<double>(p.N);

@@ -21,11 +21,15 @@ struct SplitPlan {
 
 int64_t chunk_tokens(Engine engine);
 
+// Whether there are two multiprocessors for every run of a sequence or segment through its chunks. The kernels on wgmma
+// give it both then, 64 value columns each, and the model counts on it.
+inline bool two_each(int64_t runs, int processors) { return 2 * runs <= processors; }
+
 // The fastest cut for `processors` multiprocessors, in two segments a sequence at least where they are long enough.
 SplitPlan plan_split(const Problem& p, Engine engine, int processors);
 
 // What the model expects of sequences in one piece and of the fused path, where a packed batch's longest sequence is
-// taken to be twice the mean.
+// taken to be one and a half times the mean.
 double whole_microseconds(const Problem& p, Engine engine, int processors);
 double fused_microseconds(const Problem& p, int processors);
 

@@ -1,4 +1,5 @@
-// What the token-parallel kernels do with 16 tokens of a head: their rows decayed, and the products that are L and Mqk.
+// What the portable prepare does with 16 tokens of a head: their rows decayed, and the products that are L and Mqk. Its
+// parameters, the place of a chunk and the arithmetic of pairs are sm90/prepare.cuh's as well.
 //
 // A thread owns two neighbouring channels of all 16 tokens, so that decays are running sums in its registers and every
 // global access of a row is coalesced. L and Mqk come from tensor cores: eight right tokens give k and q rows (the 16

@@ -10,7 +10,8 @@ namespace flashkda::cuda::sm90 {
 // state of channels that all but forgot it: less than 2^-6.9 a token over two halves of a chunk.
 inline constexpr float kLowestBound = -5.28f;
 
-// Whether no channel can forget too much for prepare's centred rows, and no row be too long.
+// Whether no channel can forget too much for centred rows, and no normalised row be too long: what the fused kernel
+// asks for, and what prepare needs no look for.
 inline bool is_tame(const Problem& p) {
   return p.gate == FKDA_GATE_BOUNDED && p.lower_bound >= kLowestBound && p.lower_bound <= 0.0f && p.qk_l2norm != 0 &&
          p.q.dtype == FKDA_BFLOAT16 && p.g.dtype == FKDA_BFLOAT16;
