@@ -24,6 +24,7 @@ struct Costs {
   double recur_full;          // of one run of an SM that is full
   int recur_places;           // runs that fill an SM
   double recur_next;          // what a further wave adds to its own start (negative: is spared)
+  double recur_bytes;         // moved, of a token and head
 };
 constexpr Costs kMmaSyncCosts = {.prepare_start = 4.0,
                                  .prepare = 0.65e-3,
@@ -35,21 +36,23 @@ constexpr Costs kMmaSyncCosts = {.prepare_start = 4.0,
                                  .recur = 0.77 / 16,
                                  .recur_full = 1.04 / 16,
                                  .recur_places = 2,
-                                 .recur_next = 7.0};
+                                 .recur_next = 7.0,
+                                 .recur_bytes = 0.0};  // never what binds
 constexpr Costs kWgmmaCosts = {.prepare_start = 5.0,
                                .prepare = 0.72e-3,
                                .prepare_tame = 0.53e-3,
-                               .affine_start = 10.0,
-                               .affine = 0.94 / 32,
+                               .affine_start = 8.0,
+                               .affine = 0.91 / 32,
                                .affine_blocks = 2,
                                .recur_start = 9.0,
-                               .recur = 0.97 / 32,
-                               .recur_full = 1.37 / 32,
+                               .recur = 0.76 / 32,
+                               .recur_full = 1.32 / 32,
                                .recur_places = 1,
-                               .recur_next = -2.5};
+                               .recur_next = -2.5,
+                               .recur_bytes = 1760.0};
 constexpr double kChainStart = 2.0, kChainStep = 1.2;
 constexpr double kFusedStart = 9.0, kFused = 2.0 / 32, kFusedFull = 2.4 / 32;  // a head on two SMs, on one
-constexpr double kStateBytes = 4.0e6;                                          // moved in a microsecond
+constexpr double kStateBytes = 4.0e6, kRecurBytes = 3.6e6;                     // moved in a microsecond
 
 const Costs& costs(Engine engine) { return engine == Engine::kWgmma ? kWgmmaCosts : kMmaSyncCosts; }
 
@@ -74,9 +77,10 @@ double prepare_time(const Problem& p, Engine engine) {
 // The recurrence over `runs` runs of `length` tokens each.
 double recur_time(int64_t runs, int64_t length, const Costs& c, int processors) {
   const auto n = static_cast<double>(length);
-  if (two_each(runs, processors)) return c.recur_start + c.recur * n;
+  const double memory = c.recur_bytes * static_cast<double>(runs) * n / kRecurBytes;
+  if (two_each(runs, processors)) return std::max(c.recur_start + c.recur * n, memory);
   const auto waves = static_cast<double>(ceil_divide(runs, int64_t{c.recur_places} * processors));
-  return waves * (c.recur_start + c.recur_full * c.recur_places * n) + (waves - 1.0) * c.recur_next;
+  return std::max(waves * (c.recur_start + c.recur_full * c.recur_places * n) + (waves - 1.0) * c.recur_next, memory);
 }
 
 double split_time(const Problem& p, int64_t segments, int64_t length, Engine engine, int processors) {

@@ -13,13 +13,31 @@
 namespace flashkda::cuda::sm90 {
 
 inline constexpr int kAffineThreads = 2 * 128 + 32;
-inline constexpr int kLongestLook = 8;  // chunks
+inline constexpr int kLongestLook = 8;  // chunks, a warp for each
 
 struct AffineShared {
   WalkRing<2, kStages> ring;
   float squares[2][8][kChunk];  // of kr and kd, of 16 channels each
   float sums[kAffineThreads / 32], longest[kAffineThreads / 32];
 };
+
+// Whether the bounds of chunks [from, to), at most 8, could have a product that small: each is at least its chunk's
+// max F. Where a channel remembers, nothing else is read. In every thread.
+__device__ inline bool may_forget(AffineShared& shared, const Image* images, int64_t stride, int from, int to) {
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  if (warp < to - from) {
+    const float4 f = *reinterpret_cast<const float4*>(&images[(from + warp) * stride].F[4 * lane]);
+    float most = fmaxf(fmaxf(f.x, f.y), fmaxf(f.z, f.w));
+#pragma unroll
+    for (int bit = 16; bit > 0; bit /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, bit));
+    if (lane == 0) shared.longest[warp] = most;
+  }
+  __syncthreads();
+  float least = 1.0f;
+  for (int w = 0; w < to - from; ++w) least *= shared.longest[w];
+  __syncthreads();
+  return least <= sm80::kForgotten;
+}
 
 // The bound of one chunk's map, in every thread.
 __device__ inline float bound_of(AffineShared& shared, const Image& image) {
@@ -112,9 +130,10 @@ __global__ void __launch_bounds__(kAffineThreads, 1)
 
   // The shortest window after which nothing is left.
   int from = segment.from;
-  if (p.shortcut) {
+  const int first_look = max(segment.from + 1, segment.to - kLongestLook);
+  if (p.shortcut && may_forget(shared, images, p.layout.HV, first_look, segment.to)) {
     float bound = 1.0f;
-    for (int c = segment.to - 1; c > segment.from && c >= segment.to - kLongestLook; --c) {
+    for (int c = segment.to - 1; c >= first_look; --c) {
       bound *= bound_of(shared, images[static_cast<int64_t>(c) * p.layout.HV]);
       if (!(bound < 1.0f)) break;  // a chunk that hardly forgets: the others need not be looked at
       if (bound <= sm80::kForgotten) {
@@ -149,7 +168,7 @@ __global__ void __launch_bounds__(kAffineThreads, 1)
   for (int step = 0; step < segment.to - from; ++step) {
     const int s = step % kStages;
     ptx::barrier_wait(ring.full[s], step / kStages & 1);
-    advance<false>(S, ring.stages[s], group, !transition, kChunk, fp16, [](const float(&)[16]) {});
+    advance<false, true>(S, ring.stages[s], group, !transition, fp16, [](const float(&)[16]) {});
     ptx::barrier_arrive(ring.empty[s]);
   }
   if (transition) {

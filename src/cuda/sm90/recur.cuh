@@ -3,28 +3,29 @@
 #pragma once
 
 #include "cuda/sm80/recur.cuh"
+#include "cuda/sm90/output.cuh"
 #include "cuda/sm90/walk.cuh"
 
 namespace flashkda::cuda::sm90 {
 
-// kSlices: 64 value columns each, a warpgroup for one. Both in one block, or two blocks an SM with a slice and half of
-// the stages each: one's states are on their way while the other walks.
+// kSlices: 64 value columns each, a warpgroup for one. Both in one block, or a block each: alone on its SM with as many
+// stages, or two on one with half of them, so that one's states are on their way while the other walks.
 template <int kSlices>
 inline constexpr int kRecurThreads = kSlices * 128 + 32;
 
-template <int kSlices>
+template <int kSlices, int kRing>
 struct RecurShared {
-  static constexpr int kRing = 2 * kSlices;
   WalkRing<kSlices, kRing> ring;
 };
 
 // p.images: of sm90::Image. v: the map of p.v.
-template <int kSlices>
-__global__ void __launch_bounds__(kRecurThreads<kSlices>, 2 / kSlices)
+template <int kSlices, int kRing>
+__global__ void __launch_bounds__(kRecurThreads<kSlices>, kStages / kRing)
     recur(const __grid_constant__ sm80::RecurParams p, const __grid_constant__ CUtensorMap v) {
   extern __shared__ __align__(1024) char shared_memory[];
-  constexpr int kRing = RecurShared<kSlices>::kRing, kSplits = D / 64 / kSlices;  // blocks that share a run
-  auto& ring = reinterpret_cast<RecurShared<kSlices>*>(shared_memory)->ring;
+  constexpr int kSplits = D / 64 / kSlices;                  // blocks that share a run
+  constexpr bool kAlone = kSlices == 1 && kRing == kStages;  // one warpgroup has the SM's registers to itself
+  auto& ring = reinterpret_cast<RecurShared<kSlices, kRing>*>(shared_memory)->ring;
   if (threadIdx.x == 0) ring.init(kSlices * 128);
   ptx::wait_for_previous();
   const int64_t place = blockIdx.x / kSplits;
@@ -64,16 +65,22 @@ __global__ void __launch_bounds__(kRecurThreads<kSlices>, 2 / kSlices)
     S.clear();
   }
   const bool fp16 = p.v.dtype == FKDA_FLOAT16;
+  const int64_t out = segment.batch * p.out.batch + segment.begin * p.out.token + hv * p.out.head + v0;
   for (int c = segment.from; c < segment.to; ++c) {
     const int step = c - segment.from, s = step % kRing;
     const int64_t token = static_cast<int64_t>(c) * kChunk;
     const int rows = static_cast<int>(min(static_cast<int64_t>(kChunk), segment.length - token));
     ptx::barrier_wait(ring.full[s], step / kRing & 1);
-    advance<true>(S, ring.stages[s], group, true, rows, fp16, [&](const float(&o)[16]) {
-      const int64_t at = segment.batch * p.out.batch + (segment.begin + token) * p.out.token + hv * p.out.head + v0;
-      const auto& halves = reinterpret_cast<const float(&)[2][2][4]>(o);
-      sm80::store_output(p.out, at, rows, halves[0], lane);
-      sm80::store_output(p.out, at + kHalf * p.out.token, rows - kHalf, halves[1], lane);
+    if (rows < kChunk) clear_values(ring.stages[s].v[group], rows);
+    advance<true, kAlone>(S, ring.stages[s], group, true, fp16, [&](const float(&o)[16]) {
+      const int64_t at = out + token * p.out.token;
+      if constexpr (kRing == kStages) {
+        store_output(p.out, at, rows, o, lane);
+      } else {  // two on an SM have no registers for it, and what is spilled comes back from L2
+        const auto& halves = reinterpret_cast<const float(&)[2][2][4]>(o);
+        sm80::store_output(p.out, at, rows, halves[0], lane);
+        sm80::store_output(p.out, at + kHalf * p.out.token, rows - kHalf, halves[1], lane);
+      }
     });
     ptx::barrier_arrive(ring.empty[s]);
   }

@@ -32,13 +32,19 @@ void launch_affine(const sm80::AffineParams& p, const CUtensorMap& v, int64_t ru
 
 template <int kSlices>
 void launch_recur(const sm80::RecurParams& p, const CUtensorMap& v, int64_t runs, int processors, cudaStream_t stream) {
-  // An SM for each block, if there are that many: those that start early would else go two by two to the first SMs that
-  // prepare leaves. So much shared memory is what no two blocks find on one.
-  constexpr size_t kBytes = sizeof(RecurShared<kSlices>), kAlone = 120 * 1024;
   const int64_t blocks = runs * (D / 64 / kSlices);
-  allow_shared_memory<&recur<kSlices>>(std::max(kBytes, kAlone));
-  launch(&recur<kSlices>, blocks, kRecurThreads<kSlices>, blocks <= processors ? std::max(kBytes, kAlone) : kBytes,
-         stream, true, "launch of the recurrence kernel", p, v);
+  const auto launch_instance = [&]<int kRing>(std::integral_constant<int, kRing>) {
+    constexpr size_t kBytes = sizeof(RecurShared<kSlices, kRing>);
+    allow_shared_memory<&recur<kSlices, kRing>>(kBytes);
+    launch(&recur<kSlices, kRing>, blocks, kRecurThreads<kSlices>, kBytes, stream, true,
+           "launch of the recurrence kernel", p, v);
+  };
+  // An SM for each block, if there are that many; those that start early would else go two by two to the first SMs that
+  // prepare leaves, but no two find so much shared memory on one.
+  if constexpr (kSlices == 1) {
+    if (blocks > processors) return launch_instance(std::integral_constant<int, kStages / 2>());
+  }
+  launch_instance(std::integral_constant<int, kStages>());
 }
 template void launch_recur<1>(const sm80::RecurParams&, const CUtensorMap&, int64_t, int, cudaStream_t);
 template void launch_recur<2>(const sm80::RecurParams&, const CUtensorMap&, int64_t, int, cudaStream_t);

@@ -54,15 +54,59 @@ struct WalkRing {
   }
 };
 
+// Zeros where a warp's columns of a last chunk's values lie beyond the end: somebody else's token is there, maybe a
+// NaN. What else is read of such tokens, in the image, is zero.
+__device__ __forceinline__ void clear_values(char (&v)[kChunk][128], int rows) {
+  const int warp = uniform_warp(), row = threadIdx.x % 32;
+  if (row >= rows) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) *reinterpret_cast<uint4*>(&v[row][unit_128(row, 2 * warp + half)]) = uint4{};
+  }
+  __syncwarp();
+}
+
 // One chunk of a warpgroup's columns. slice: its columns' half of the stage's values; valued: without, the values are
-// zero. rows: tokens of the chunk. emit(o): what to do with O^T while the state is updated.
-template <bool kOut, int kSlices, typename Emit>
+// zero. emit(o): what to do with O^T while the state is updated. kRoomy: with 40 registers more, F and V are there and
+// converted before the first product is.
+template <bool kOut, bool kRoomy, int kSlices, typename Emit>
 __device__ __forceinline__ void advance(sm80::StateFragment<D>& S, const WalkStage<kSlices>& stage, int slice,
-                                        bool valued, int rows, bool fp16, Emit&& emit) {
+                                        bool valued, bool fp16, Emit&& emit) {
   const int warp = uniform_warp(), lane = ptx::opaque(threadIdx.x % 32), t = lane % 4;
   const Image& image = stage.image;
   float(&state)[64] = reinterpret_cast<float(&)[64]>(S.x);
   float acc[16], o[16];
+  // V^T in accumulator layout, tokens 0-15 and 16-31.
+  uint32_t values[2][4];
+  const auto load_values = [&] {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = h * 16 + lane / 16 * 8 + lane % 8;
+      ptx::ldmatrix_x4_trans(values[h],
+                             ptx::shared_address(&stage.v[slice][row][unit_128(row, warp * 2 + lane / 8 % 2)]));
+    }
+  };
+  float v[16];
+  const auto unpack_values = [&] {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float2 pair = unpack(valued ? values[i / 4][i % 4] : 0u, fp16);
+      v[2 * i] = pair.x;
+      v[2 * i + 1] = pair.y;
+    }
+  };
+  float F[D / 16][4];
+  const auto load_F = [&](int i) {
+    const float4 f = *reinterpret_cast<const float4*>(&image.F[16 * i + 4 * t]);
+    F[i][0] = f.x, F[i][1] = f.y, F[i][2] = f.z, F[i][3] = f.w;
+  };
+  if constexpr (kRoomy) {
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) {
+      load_F(i);
+      ptx::hold(F[i]);
+    }
+    load_values();
+  }
   {
     uint32_t a[D / 16][4];
 #pragma unroll
@@ -81,49 +125,48 @@ __device__ __forceinline__ void advance(sm80::StateFragment<D>& S, const WalkSta
       ptx::wgmma_commit();
     }
   }
+  // No branch from here on: groups of products that are begun and waited for in different basic blocks are serialised.
   // The state decays while the products are under way.
 #pragma unroll
-  for (int i = 0; i < D / 16; ++i) S.decay(i, *reinterpret_cast<const float4*>(&image.F[16 * i + 4 * t]));
-  // V^T in accumulator layout, tokens 0-15 and 16-31. No branch here: groups of products that are begun and waited for
-  // in different basic blocks are serialised.
-  uint32_t values[2][4];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int row = h * 16 + lane / 16 * 8 + lane % 8;
-    ptx::ldmatrix_x4_trans(values[h],
-                           ptx::shared_address(&stage.v[slice][row][unit_128(row, warp * 2 + lane / 8 % 2)]));
-#pragma unroll
-    for (uint32_t& x : values[h]) x = valued ? x : 0u;
+  for (int i = 0; i < D / 16; ++i) {
+    if constexpr (!kRoomy) load_F(i);
+    S.decay(i, make_float4(F[i][0], F[i][1], F[i][2], F[i][3]));
   }
-  if constexpr (kOut) {
+  if constexpr (kRoomy) {
+    unpack_values();
+    ptx::hold(v);
+  } else {
+    load_values();
+  }
+  if constexpr (kOut && kRoomy) {
+    ptx::wgmma_wait<1>(acc);
+  } else if constexpr (kOut) {
     ptx::wgmma_wait<0>(acc, o);
   } else {
     ptx::wgmma_wait<0>(acc);
   }
+  if constexpr (!kRoomy) unpack_values();
   float(&u)[16] = acc;
   {
     uint32_t r[4][4];  // V^T - A^T, a step of 8 tokens each; T gives back what the cut takes
 #pragma unroll
     for (int octet = 0; octet < 4; ++octet) {
-      const float2 low = unpack(values[octet / 2][octet % 2 * 2], fp16),
-                   high = unpack(values[octet / 2][octet % 2 * 2 + 1], fp16);
-      const float* const e = acc + 4 * octet;
-      float d[4] = {low.x - e[0], low.y - e[1], high.x - e[2], high.y - e[3]};
-      if (rows < kChunk) {  // beyond the end lies somebody else's token, maybe a NaN
-        if (8 * octet + 2 * t >= rows) d[0] = d[2] = 0.0f;
-        if (8 * octet + 2 * t + 1 >= rows) d[1] = d[3] = 0.0f;
-      }
-      r[octet][0] = __float_as_uint(d[0]);
-      r[octet][1] = __float_as_uint(d[2]);
-      r[octet][2] = __float_as_uint(d[1]);
-      r[octet][3] = __float_as_uint(d[3]);
+      const float *const e = acc + 4 * octet, *const x = v + 4 * octet;
+      r[octet][0] = __float_as_uint(x[0] - e[0]);
+      r[octet][1] = __float_as_uint(x[2] - e[2]);
+      r[octet][2] = __float_as_uint(x[1] - e[1]);
+      r[octet][3] = __float_as_uint(x[3] - e[3]);
     }
     const uint64_t T = ptx::rows_of_128(ptx::shared_address(image.T));
     for (auto& step : r) ptx::hold(step);  // else the subtractions may move in between the products
     ptx::wgmma_begin();
     static_for<4>([&](auto i) { ptx::wgmma_n32_tf32<(i > 0)>(u, r[i], ptx::advance(T, i * 32)); });
     ptx::wgmma_commit();
-    ptx::wgmma_wait<0>(u);
+    if constexpr (kOut && kRoomy) {
+      ptx::wgmma_wait<0>(u, o);
+    } else {
+      ptx::wgmma_wait<0>(u);
+    }
   }
   {
     uint32_t narrow[2][4], wide[4][4];
