@@ -5,6 +5,7 @@
 #include "cuda/block/gate.cuh"
 #include "cuda/ptx/mma_sync.cuh"
 #include "cuda/sm90/params.cuh"
+#include "cuda/sm90/scalars.cuh"
 #include "cuda/sm90/stage.cuh"
 #include "cuda/tile/static_for.cuh"
 
@@ -101,8 +102,12 @@ __device__ __forceinline__ void column_pass(Stage<kSlices>& stage, const Shrink&
       make_float2(direction * G.x, direction * G.y);
 }
 
+// group: of kColumnGroups<kSlices> warpgroups that take chunks in turns. With one slice they measure the rows as well.
 template <int kSlices>
-__device__ __forceinline__ void run_columns(Shared<kSlices>& shared, const FusedParams& p, const Item& item) {
+__device__ __forceinline__ void run_columns(Shared<kSlices>& shared, const FusedParams& p, const Item& item,
+                                            int group) {
+  constexpr int kGroups = kColumnGroups<kSlices>;
+  constexpr bool kMeasures = kSlices == 1;
   const int warp = uniform_warp(), lane = threadIdx.x % 32;
   const int block = warp % 2, channel = block * 64 + 2 * lane;
   const bool forward = warp / 2;
@@ -115,19 +120,34 @@ __device__ __forceinline__ void run_columns(Shared<kSlices>& shared, const Fused
     const float2 bias = *reinterpret_cast<const float2*>(p.dt_bias + item.hv * D + channel);
     columns.slope_bias = make_float2(columns.slope * bias.x, columns.slope * bias.y);
   }
-  for (int c = 0; c < item.chunks; ++c) {
-    Stage<kSlices>& stage = shared.stages[c % kStages];
+  Scalars scalars(p);  // warp 0
+  if (kMeasures && warp == 0) scalars.ask_for_b(p, item, group, lane);
+  for (int c = group; c < item.chunks; c += kGroups) {
+    const int s = c % kStages;
+    Stage<kSlices>& stage = shared.stages[s];
     const int rows =
         static_cast<int>(min(static_cast<int64_t>(kChunk), item.length - static_cast<int64_t>(c) * kChunk));
-    const Shrink& shrink = shared.shrink[c % kStages];
-    ptx::barrier_wait(shared.measured[c % kStages], c / kStages & 1);
+    Shrink& shrink = shared.shrink[s];
+    if constexpr (kMeasures) {
+      ptx::barrier_wait(shared.raw[s], c / kStages & 1);
+      add_up_rows(stage, shared.scales[s], warp, lane);
+      ptx::named_barrier<128>(3 + group);  // nobody needs the raw rows any more, and warp 0 has their lengths
+      if (warp == 0) {
+        const float b = scalars.take_b(p, item, c, lane);
+        scalars.ask_for_b(p, item, c + kGroups, lane);
+        finish_lengths(stage, shared.scales[s], shrink, scalars.frame, p.scale, b, lane);
+      }
+      ptx::named_barrier<128>(3 + group);
+    } else {
+      ptx::barrier_wait(shared.measured[s], c / kStages & 1);
+    }
     if (rows == kChunk && shrink.needed == 0) {
       column_pass<true>(stage, shrink, columns, block, forward, rows, lane);
     } else {
       column_pass<false>(stage, shrink, columns, block, forward, rows, lane);
     }
     ptx::async_proxy_fence();
-    ptx::barrier_arrive(shared.columns[c % kStages]);
+    ptx::barrier_arrive(shared.columns[s]);
   }
 }
 

@@ -11,9 +11,8 @@
 
 namespace flashkda::cuda::sm90 {
 
-// Warpgroups: kSlices consumers, then the columns, then the intra role.
-template <int kSlices>
-inline constexpr int kThreads = (kSlices + 2) * 128;
+// Four warpgroups: kSlices consumers, kColumnGroups<kSlices> of columns, one intra.
+inline constexpr int kThreads = 512;
 
 // Registers a thread, at most 65,536 in all: at launch and of the roles.
 template <int kSlices>
@@ -24,11 +23,11 @@ struct Registers<2> {
 };
 template <>
 struct Registers<1> {
-  static constexpr int kLaunch = 168, kConsumer = 232, kColumns = 136, kIntra = 136;
+  static constexpr int kLaunch = 128, kConsumer = 192, kColumns = 96, kIntra = 128;
 };
 
 template <int kSlices>
-__global__ void __launch_bounds__(kThreads<kSlices>, 1) fused(const __grid_constant__ FusedParams p) {
+__global__ void __launch_bounds__(kThreads, 1) fused(const __grid_constant__ FusedParams p) {
   constexpr int kSplits = D / 64 / kSlices;  // blocks that share a head
   extern __shared__ char dynamic[];
   auto& shared = *reinterpret_cast<Shared<kSlices>*>(dynamic);
@@ -63,7 +62,7 @@ __global__ void __launch_bounds__(kThreads<kSlices>, 1) fused(const __grid_const
     for (int c = 0; c < min(item.chunks, kStages - 1); ++c) load(shared, p, item, c, column);
   }
   // The blocks above the diagonals of T and M are zero and nobody writes them.
-  for (int i = threadIdx.x; i < kStages * kHalf * kHalf; i += kThreads<kSlices>) {
+  for (int i = threadIdx.x; i < kStages * kHalf * kHalf; i += kThreads) {
     Stage<kSlices>& stage = shared.stages[i / (kHalf * kHalf)];
     const int row = i / kHalf % kHalf, j = kHalf + i % kHalf, place = token_place(j);
     *reinterpret_cast<float*>(&stage.T[row][unit_128(row, place / 4) + place % 4 * 4]) = 0.0f;
@@ -77,9 +76,9 @@ __global__ void __launch_bounds__(kThreads<kSlices>, 1) fused(const __grid_const
   if (group < kSlices) {
     ptx::set_registers<R::kLaunch, R::kConsumer>();
     run_consumer(shared, p, item, group, column);
-  } else if (group == kSlices) {
+  } else if (group < kSlices + kColumnGroups<kSlices>) {
     ptx::set_registers<R::kLaunch, R::kColumns>();
-    run_columns(shared, p, item);
+    run_columns(shared, p, item, group - kSlices);
   } else {
     ptx::set_registers<R::kLaunch, R::kIntra>();
     run_intra(shared, p, item, column);

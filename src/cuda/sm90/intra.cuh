@@ -10,6 +10,7 @@
 #include "cuda/sm90/load.cuh"
 #include "cuda/sm90/measure.cuh"
 #include "cuda/sm90/params.cuh"
+#include "cuda/sm90/scalars.cuh"
 #include "cuda/sm90/scores.cuh"
 #include "cuda/sm90/stage.cuh"
 
@@ -119,6 +120,8 @@ __device__ __forceinline__ void put_F(Stage<kSlices>& stage, float between, int 
 
 template <int kSlices>
 __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedParams& p, const Item& item, int column) {
+  // Two slices' columns have no time to measure their rows.
+  constexpr bool kMeasures = kSlices == 2;
   const int warp = uniform_warp();
   Scratch& scratch = shared.scratch;
   const float centred = centre(p.lower_bound), between = ptx::exp2_approx(-kChunk * centred);
@@ -127,32 +130,21 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
   // Bits from the last anchor to the last chunk's end, warps 2 and 3: channels 2 (thread - 64) and the next. The first
   // state comes in no frame.
   float2 tail = make_float2(kHalf * centred, kHalf * centred);
-  // Warp 3: of token lane. b is asked for a chunk before it is wanted.
-  const int aside = set_aside(threadIdx.x % 32);
-  const TokenFrame frame{ptx::exp2_approx(centred * (kHalf - aside)), ptx::exp2_approx(centred * (kHalf + aside))};
-  uint32_t next_b = 0;
-  const auto ask_for_b = [&](int c, int lane) {
-    const int64_t token = static_cast<int64_t>(c) * kChunk + lane;
-    if (token < item.length) {
-      next_b = load_scalar_bits(p.beta.data, item.batch * p.beta.batch + (item.begin + token) * p.beta.token + item.hv,
-                                p.beta.dtype);
-    }
-  };
+  Scalars scalars(p);  // warp 3
   const auto finish = [&](int c, int lane) {
-    const bool present = static_cast<int64_t>(c) * kChunk + lane < item.length;
-    const float b = present ? activate_beta(scalar_of_bits(next_b, p.beta.dtype), p.beta_activation) : 0.0f;
-    ask_for_b(c + 1, lane);
+    const float b = scalars.take_b(p, item, c, lane);
+    scalars.ask_for_b(p, item, c + 1, lane);
     // A warp can be a chunk ahead of this one, not two.
     ptx::named_barrier<128>(3 + (c & 1));
-    finish_lengths(shared.stages[c % kStages], shared.scales[c % kStages], shared.shrink[c % kStages], frame, p.scale,
-                   b, lane);
+    finish_lengths(shared.stages[c % kStages], shared.scales[c % kStages], shared.shrink[c % kStages], scalars.frame,
+                   p.scale, b, lane);
     ptx::barrier_arrive(shared.measured[c % kStages]);
   };
 
   // The role measures two chunks ahead of what it solves and has copies made three ahead.
-  if (warp == 3) ask_for_b(0, threadIdx.x % 32);
+  if (kMeasures && warp == 3) scalars.ask_for_b(p, item, 0, threadIdx.x % 32);
 #pragma unroll 1
-  for (int c = 0; c < min(item.chunks, 2); ++c) {
+  for (int c = 0; kMeasures && c < min(item.chunks, 2); ++c) {
     const int lane = ptx::opaque(threadIdx.x % 32);
     float lengths[32];
     ptx::barrier_wait(shared.raw[c], 0);
@@ -172,14 +164,16 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
     Stage<kSlices>& stage = shared.stages[c % kStages];
     Stage<kSlices>& stage_ahead = shared.stages[ahead % kStages];
     const int lane = ptx::opaque(threadIdx.x % 32), g = lane / 4, t = lane % 4, first = warp % 2 * kHalf;
-    if (ahead < item.chunks) ptx::barrier_wait(shared.raw[ahead % kStages], ahead / kStages & 1);
+    if (kMeasures && ahead < item.chunks) ptx::barrier_wait(shared.raw[ahead % kStages], ahead / kStages & 1);
     ptx::barrier_wait(shared.columns[c % kStages], c / kStages & 1);
     float d[16], lengths[32];
     ptx::wgmma_begin(d, lengths);
     multiply_scores(stage.x, d);
     ptx::wgmma_commit();
-    multiply_rows(stage_ahead.x, lengths);  // of old bytes where nothing is ahead
-    ptx::wgmma_commit();
+    if constexpr (kMeasures) {
+      multiply_rows(stage_ahead.x, lengths);  // of old bytes where nothing is ahead
+      ptx::wgmma_commit();
+    }
     const Scales& scales = shared.scales[c % kStages];
     const float* const read = warp < 2 ? scales.read_k : scales.read_q;
     const float low = constant * read[first + g], high = constant * read[first + g + 8];
@@ -188,7 +182,7 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
     for (int octet = 0; octet < 4; ++octet) {
       write[octet] = *reinterpret_cast<const float2*>(&scales.write[8 * octet + 2 * t]);
     }
-    ptx::wgmma_wait<1>(d);
+    ptx::wgmma_wait<kMeasures ? 1 : 0>(d);
 #pragma unroll
     for (int octet = 0; octet < 4; ++octet) {
       d[4 * octet] *= write[octet].x * low;
@@ -196,10 +190,12 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
       d[4 * octet + 2] *= write[octet].x * high;
       d[4 * octet + 3] *= write[octet].y * high;
     }
-    ptx::wgmma_wait<0>(lengths);
-    if (ahead < item.chunks) {
-      put_lengths(stage_ahead, shared.scales[ahead % kStages], lengths, warp, lane);
-      if (warp != 3) ptx::named_barrier_arrive<128>(3 + (c & 1));
+    if constexpr (kMeasures) {
+      ptx::wgmma_wait<0>(lengths);
+      if (ahead < item.chunks) {
+        put_lengths(stage_ahead, shared.scales[ahead % kStages], lengths, warp, lane);
+        if (warp != 3) ptx::named_barrier_arrive<128>(3 + (c & 1));
+      }
     }
     if (warp < 2) {
       put_L(scratch, d, warp, lane);
@@ -214,7 +210,7 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
       ptx::async_proxy_fence();
       ptx::barrier_arrive(shared.full[c % kStages]);
       if (warp == 3) {
-        if (ahead < item.chunks) finish(ahead, lane);
+        if (kMeasures && ahead < item.chunks) finish(ahead, lane);
       } else if (lane == 0 && copied < item.chunks) {
         if (copied >= kStages) ptx::barrier_wait(shared.empty[copied % kStages], (copied / kStages - 1) & 1);
         load(shared, p, item, copied, column);

@@ -1,6 +1,7 @@
 // Lengths of a chunk's raw rows, and the scalars that come of them, before the column role overwrites the rows.
 #pragma once
 
+#include "cuda/block/convert.cuh"
 #include "cuda/ptx/mma_sync.cuh"
 #include "cuda/ptx/special.cuh"
 #include "cuda/ptx/wgmma.cuh"
@@ -55,6 +56,40 @@ __device__ __forceinline__ void put_lengths(Stage<kSlices>& stage, Scales& scale
   diagonals(d, warp, lane, [&](int of, int token, float x) {
     (of == 0 ? scales.read_k[token] : of == 1 ? scales.read_q[token] : product_of(stage, token)) = x;
   });
+}
+
+// The same without a product, by the warpgroup that will overwrite the rows: four threads a token, 32 channels each.
+template <int kSlices>
+__device__ __forceinline__ void add_up_rows(Stage<kSlices>& stage, Scales& scales, int warp, int lane) {
+  const int token = warp * 8 + lane / 4, part = lane % 4;
+  float k_k = 0.0f, q_q = 0.0f, q_k = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {  // two tokens' eight threads read all eight units of a row between them
+    const int at = unit_128(token, part + 4 * ((i + token) % 2));
+    const uint4 k = *reinterpret_cast<const uint4*>(&stage.x[i / 2][0][token][at]);
+    const uint4 q = *reinterpret_cast<const uint4*>(&stage.x[i / 2][1][token][at]);
+    const auto add = [&](uint32_t pair_k, uint32_t pair_q) {
+      const float2 a = unpack_bf16(pair_k), b = unpack_bf16(pair_q);
+      k_k = fmaf(a.x, a.x, fmaf(a.y, a.y, k_k));
+      q_q = fmaf(b.x, b.x, fmaf(b.y, b.y, q_q));
+      q_k = fmaf(a.x, b.x, fmaf(a.y, b.y, q_k));
+    };
+    add(k.x, q.x);
+    add(k.y, q.y);
+    add(k.z, q.z);
+    add(k.w, q.w);
+  }
+#pragma unroll
+  for (int bit = 1; bit < 4; bit *= 2) {
+    k_k += __shfl_xor_sync(0xffffffffu, k_k, bit);
+    q_q += __shfl_xor_sync(0xffffffffu, q_q, bit);
+    q_k += __shfl_xor_sync(0xffffffffu, q_k, bit);
+  }
+  if (part == 0) {
+    scales.read_k[token] = k_k;
+    scales.read_q[token] = q_q;
+    product_of(stage, token) = q_k;
+  }
 }
 
 // What a lane's token has in every chunk.

@@ -33,6 +33,10 @@ inline constexpr int kHalf = kChunk / 2;
 inline constexpr int D = 128;  // K = V
 inline constexpr int kStages = 4;
 
+// Warpgroups of the column role. With one slice two take chunks in turns.
+template <int kSlices>
+inline constexpr int kColumnGroups = 3 - kSlices;
+
 // c for a lower_bound in [kLowestBound, 0].
 __device__ __forceinline__ float centre(float lower_bound) {
   return -floorf(-lower_bound * (0.5f * 1.4426950408889634f));
