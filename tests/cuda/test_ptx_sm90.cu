@@ -190,5 +190,24 @@ TEST_F(CudaPtxSm90, StmatrixIsWhatLdmatrixReads) {
   EXPECT_EQ(out, in);
 }
 
+// Warpgroup 0 asks about one of its threads and then about none, warpgroup 1 the other way round.
+__global__ void run_any(int32_t* out) {
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  for (int round = 0; round < 2; ++round) {
+    const bool condition = threadIdx.x % 128 == 77 && round == group;
+    out[round * 256 + threadIdx.x] = ptx::named_barrier_any<128>(3 + group, condition);
+  }
+}
+
+TEST_F(CudaPtxSm90, AnyOfANamedBarriersThreads) {
+  std::vector<int32_t> out(512), expected(512);
+  for (size_t i = 0; i < out.size(); ++i) expected[i] = i / 256 == i % 256 / 128;
+  DeviceBuffer memory(out.size() * 4);
+  run_any<<<1, 256>>>(reinterpret_cast<int32_t*>(memory.data()));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  memory.download(out.data());
+  EXPECT_EQ(out, expected);
+}
+
 }  // namespace
 }  // namespace flashkda::test

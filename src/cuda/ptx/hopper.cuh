@@ -70,6 +70,17 @@ __device__ __forceinline__ void named_barrier(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kCount) : "memory");
 }
 
+// The same; whether the condition holds in any of the threads.
+template <int kCount>
+__device__ __forceinline__ bool named_barrier_any(int id, bool condition) {
+  uint32_t any;
+  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %2, 0; barrier.cta.red.or.pred q, %1, %3, p; selp.u32 %0, 1, 0, q;}"
+               : "=r"(any)
+               : "r"(id), "r"(static_cast<uint32_t>(condition)), "n"(kCount)
+               : "memory");
+  return any != 0;
+}
+
 // Counts this warp in without waiting.
 template <int kCount>
 __device__ __forceinline__ void named_barrier_arrive(int id) {

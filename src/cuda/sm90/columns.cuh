@@ -1,4 +1,4 @@
-// The column role: one warpgroup turns raw k, q and g of a chunk into kd, qd, ki and w.
+// The column role: a warpgroup turns raw k, q and g of a chunk into kd, qd, ki and w.
 #pragma once
 
 #include "cuda/block/convert.cuh"
@@ -120,28 +120,30 @@ __device__ __forceinline__ void run_columns(Shared<kSlices>& shared, const Fused
     const float2 bias = *reinterpret_cast<const float2*>(p.dt_bias + item.hv * D + channel);
     columns.slope_bias = make_float2(columns.slope * bias.x, columns.slope * bias.y);
   }
-  Scalars scalars(p);  // warp 0
-  if (kMeasures && warp == 0) scalars.ask_for_b(p, item, group, lane);
+  const int token = warp * 8 + lane / 4;  // that the lane measures with three others
+  Scalars scalars(p, token);
+  if (kMeasures) scalars.ask_for_b(p, item, group, token);
   for (int c = group; c < item.chunks; c += kGroups) {
     const int s = c % kStages;
     Stage<kSlices>& stage = shared.stages[s];
     const int rows =
         static_cast<int>(min(static_cast<int64_t>(kChunk), item.length - static_cast<int64_t>(c) * kChunk));
     Shrink& shrink = shared.shrink[s];
+    bool any_long = false;  // with one slice
     if constexpr (kMeasures) {
       ptx::barrier_wait(shared.raw[s], c / kStages & 1);
-      add_up_rows(stage, shared.scales[s], warp, lane);
-      ptx::named_barrier<128>(3 + group);  // nobody needs the raw rows any more, and warp 0 has their lengths
-      if (warp == 0) {
-        const float b = scalars.take_b(p, item, c, lane);
-        scalars.ask_for_b(p, item, c + kGroups, lane);
-        finish_lengths(stage, shared.scales[s], shrink, scalars.frame, p.scale, b, lane);
+      const Products raw = add_up_rows(stage, token, lane);
+      const float b = scalars.take_b(p, item, c, token);
+      scalars.ask_for_b(p, item, c + kGroups, token);
+      bool is_long = false;
+      if (lane % 4 == 0) {
+        is_long = finish_token(stage, shared.scales[s], shrink, token, raw, scalars.frame, p.scale, b);
       }
-      ptx::named_barrier<128>(3 + group);
+      any_long = ptx::named_barrier_any<128>(3 + group, is_long);  // nobody needs the raw rows any more
     } else {
       ptx::barrier_wait(shared.measured[s], c / kStages & 1);
     }
-    if (rows == kChunk && shrink.needed == 0) {
+    if (rows == kChunk && (kMeasures ? !any_long : shrink.needed == 0)) {
       column_pass<true>(stage, shrink, columns, block, forward, rows, lane);
     } else {
       column_pass<false>(stage, shrink, columns, block, forward, rows, lane);

@@ -130,7 +130,7 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
   // Bits from the last anchor to the last chunk's end, warps 2 and 3: channels 2 (thread - 64) and the next. The first
   // state comes in no frame.
   float2 tail = make_float2(kHalf * centred, kHalf * centred);
-  Scalars scalars(p);  // warp 3
+  Scalars scalars(p, threadIdx.x % 32);  // warp 3
   const auto finish = [&](int c, int lane) {
     const float b = scalars.take_b(p, item, c, lane);
     scalars.ask_for_b(p, item, c + 1, lane);

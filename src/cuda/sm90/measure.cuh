@@ -58,38 +58,42 @@ __device__ __forceinline__ void put_lengths(Stage<kSlices>& stage, Scales& scale
   });
 }
 
-// The same without a product, by the warpgroup that will overwrite the rows: four threads a token, 32 channels each.
+// Of a token's raw rows: |k|^2, |q|^2 and q k.
+struct Products {
+  float k_k, q_q, q_k;
+};
+
+// The same without tensor cores, by the warpgroup that will overwrite the rows: token 8 warp + lane / 4 in each of four
+// lanes.
 template <int kSlices>
-__device__ __forceinline__ void add_up_rows(Stage<kSlices>& stage, Scales& scales, int warp, int lane) {
-  const int token = warp * 8 + lane / 4, part = lane % 4;
-  float k_k = 0.0f, q_q = 0.0f, q_k = 0.0f;
+__device__ __forceinline__ Products add_up_rows(const Stage<kSlices>& stage, int token, int lane) {
+  Products sum = {};
+#pragma unroll 1
+  for (int block = 0; block < 2; ++block) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {  // two tokens' eight threads read all eight units of a row between them
-    const int at = unit_128(token, part + 4 * ((i + token) % 2));
-    const uint4 k = *reinterpret_cast<const uint4*>(&stage.x[i / 2][0][token][at]);
-    const uint4 q = *reinterpret_cast<const uint4*>(&stage.x[i / 2][1][token][at]);
-    const auto add = [&](uint32_t pair_k, uint32_t pair_q) {
-      const float2 a = unpack_bf16(pair_k), b = unpack_bf16(pair_q);
-      k_k = fmaf(a.x, a.x, fmaf(a.y, a.y, k_k));
-      q_q = fmaf(b.x, b.x, fmaf(b.y, b.y, q_q));
-      q_k = fmaf(a.x, b.x, fmaf(a.y, b.y, q_k));
-    };
-    add(k.x, q.x);
-    add(k.y, q.y);
-    add(k.z, q.z);
-    add(k.w, q.w);
+    for (int i = 0; i < 2; ++i) {  // two tokens' eight lanes read all eight units of a row between them
+      const int at = unit_128(token, lane % 4 + 4 * ((i + token) % 2));
+      const uint4 k = *reinterpret_cast<const uint4*>(&stage.x[block][0][token][at]);
+      const uint4 q = *reinterpret_cast<const uint4*>(&stage.x[block][1][token][at]);
+      const auto add = [&](uint32_t pair_k, uint32_t pair_q) {
+        const float2 a = unpack_bf16(pair_k), b = unpack_bf16(pair_q);
+        sum.k_k = fmaf(a.x, a.x, fmaf(a.y, a.y, sum.k_k));
+        sum.q_q = fmaf(b.x, b.x, fmaf(b.y, b.y, sum.q_q));
+        sum.q_k = fmaf(a.x, b.x, fmaf(a.y, b.y, sum.q_k));
+      };
+      add(k.x, q.x);
+      add(k.y, q.y);
+      add(k.z, q.z);
+      add(k.w, q.w);
+    }
   }
 #pragma unroll
   for (int bit = 1; bit < 4; bit *= 2) {
-    k_k += __shfl_xor_sync(0xffffffffu, k_k, bit);
-    q_q += __shfl_xor_sync(0xffffffffu, q_q, bit);
-    q_k += __shfl_xor_sync(0xffffffffu, q_k, bit);
+    sum.k_k += __shfl_xor_sync(0xffffffffu, sum.k_k, bit);
+    sum.q_q += __shfl_xor_sync(0xffffffffu, sum.q_q, bit);
+    sum.q_k += __shfl_xor_sync(0xffffffffu, sum.q_k, bit);
   }
-  if (part == 0) {
-    scales.read_k[token] = k_k;
-    scales.read_q[token] = q_q;
-    product_of(stage, token) = q_k;
-  }
+  return sum;
 }
 
 // What a lane's token has in every chunk.
@@ -97,11 +101,11 @@ struct TokenFrame {
   float read, write;  // powers of two, stage.cuh
 };
 
-// The scales, shrinking factors and diagonal entries of Mqk, by one warp: lane i has token i. b is 0 for tokens beyond
-// the end; no scale of theirs is NaN or infinite, whatever lies there, and their diagonal entry reaches no other row.
+// A token's scales, shrinking factors and diagonal entry of Mqk. b is 0 for tokens beyond the end; no scale of theirs
+// is NaN or infinite, whatever lies there, and their diagonal entry reaches no other row. Whether a factor is not 1.
 template <int kSlices>
-__device__ __forceinline__ void finish_lengths(Stage<kSlices>& stage, Scales& scales, Shrink& shrink, TokenFrame frame,
-                                               float scale, float b, int lane) {
+__device__ __forceinline__ bool finish_token(Stage<kSlices>& stage, Scales& scales, Shrink& shrink, int token,
+                                             const Products& raw, TokenFrame frame, float scale, float b) {
   const auto length = [&](float square, float& factor) {
     const bool too_long = square > kLongSquare;
     // A power of two that brings the row near 1, by halving the exponent of its square.
@@ -109,17 +113,24 @@ __device__ __forceinline__ void finish_lengths(Stage<kSlices>& stage, Scales& sc
     return ptx::rsqrt_approx(fminf(square * factor * factor, 3.4028235e38f) + (too_long ? 0.0f : 1e-6f));
   };
   float factor_k, factor_q;
-  const float k = length(scales.read_k[lane], factor_k), q = length(scales.read_q[lane], factor_q);
-  float& product = product_of(stage, lane);
+  const float k = length(raw.k_k, factor_k), q = length(raw.q_q, factor_q);
   // The entry itself: nothing has decayed. Large by small factors: with small ones first, digits could be lost.
-  product = product * (factor_k * k) * (factor_q * q) * (kUncut * scale) * b;
-  scales.read_k[lane] = k * frame.read;
-  scales.read_q[lane] = scale * q * frame.read;
-  scales.write[lane] = kUncut * kUncut * kUncut * b * k * frame.write;
+  product_of(stage, token) = raw.q_k * (factor_k * k) * (factor_q * q) * (kUncut * scale) * b;
+  scales.read_k[token] = k * frame.read;
+  scales.read_q[token] = scale * q * frame.read;
+  scales.write[token] = kUncut * kUncut * kUncut * b * k * frame.write;
   const auto narrow = [](float x) { return static_cast<uint16_t>(__float_as_uint(x) >> 16); };
-  shrink.k[lane] = narrow(factor_k);
-  shrink.q[lane] = narrow(factor_q);
-  const bool needed = __any_sync(0xffffffffu, factor_k != 1.0f || factor_q != 1.0f);
+  shrink.k[token] = narrow(factor_k);
+  shrink.q[token] = narrow(factor_q);
+  return factor_k != 1.0f || factor_q != 1.0f;
+}
+
+// The same of all tokens from what put_lengths left, by one warp: lane i has token i.
+template <int kSlices>
+__device__ __forceinline__ void finish_lengths(Stage<kSlices>& stage, Scales& scales, Shrink& shrink, TokenFrame frame,
+                                               float scale, float b, int lane) {
+  const Products raw = {scales.read_k[lane], scales.read_q[lane], product_of(stage, lane)};
+  const bool needed = __any_sync(0xffffffffu, finish_token(stage, scales, shrink, lane, raw, frame, scale, b));
   if (lane == 0) shrink.needed = needed;
 }
 

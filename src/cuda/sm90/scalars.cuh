@@ -1,4 +1,4 @@
-// What the warp that makes a chunk's scalars keeps from chunk to chunk, a token a lane.
+// What a lane that makes the scalars of a token keeps from chunk to chunk.
 #pragma once
 
 #include "cuda/block/convert.cuh"
@@ -12,23 +12,24 @@ struct Scalars {
   TokenFrame frame;
   uint32_t next_b = 0;  // as it lies in memory: asked for long before it is wanted
 
-  __device__ __forceinline__ explicit Scalars(const FusedParams& p) {
+  // token: the lane's, of every chunk's 32.
+  __device__ __forceinline__ Scalars(const FusedParams& p, int token) {
     const float centred = centre(p.lower_bound);
-    const int aside = set_aside(threadIdx.x % 32);
+    const int aside = set_aside(token);
     frame = {ptx::exp2_approx(centred * (kHalf - aside)), ptx::exp2_approx(centred * (kHalf + aside))};
   }
 
-  __device__ __forceinline__ void ask_for_b(const FusedParams& p, const Item& item, int c, int lane) {
-    const int64_t token = static_cast<int64_t>(c) * kChunk + lane;
-    if (token < item.length) {
-      next_b = load_scalar_bits(p.beta.data, item.batch * p.beta.batch + (item.begin + token) * p.beta.token + item.hv,
+  __device__ __forceinline__ void ask_for_b(const FusedParams& p, const Item& item, int c, int token) {
+    const int64_t at = static_cast<int64_t>(c) * kChunk + token;
+    if (at < item.length) {
+      next_b = load_scalar_bits(p.beta.data, item.batch * p.beta.batch + (item.begin + at) * p.beta.token + item.hv,
                                 p.beta.dtype);
     }
   }
 
   // b of chunk c, which was asked for last.
-  __device__ __forceinline__ float take_b(const FusedParams& p, const Item& item, int c, int lane) const {
-    const bool present = static_cast<int64_t>(c) * kChunk + lane < item.length;
+  __device__ __forceinline__ float take_b(const FusedParams& p, const Item& item, int c, int token) const {
+    const bool present = static_cast<int64_t>(c) * kChunk + token < item.length;
     return present ? activate_beta(scalar_of_bits(next_b, p.beta.dtype), p.beta_activation) : 0.0f;
   }
 };

@@ -75,7 +75,7 @@ struct Scales {
 // Powers of two, in bf16, that bring k and q rows of extreme length to a length near 1 before anything is multiplied.
 struct Shrink {
   uint16_t k[kChunk], q[kChunk];
-  int32_t needed;  // whether one of them is not 1
+  int32_t needed;  // two slices: whether one of them is not 1
 };
 
 template <int kSlices>
@@ -85,9 +85,9 @@ struct Shared {
   Shrink shrink[kStages];
   Scratch scratch;
   ptx::Barrier raw[kStages];       // the copy engine's bytes have arrived
-  ptx::Barrier measured[kStages];  // the scales are written, and the raw rows may be overwritten
+  ptx::Barrier measured[kStages];  // two slices: the scales are written, and the raw rows may be overwritten
   // Every lane arrives: compute-sanitizer's racecheck sees no order in a lane's arrival for its warp.
-  ptx::Barrier columns[kStages];  // kd, qd, ki, w, F and tail are written
+  ptx::Barrier columns[kStages];  // kd, qd, ki, w, F and tail are written, the scales as well with one slice
   ptx::Barrier full[kStages];     // T, M and the final F as well
   ptx::Barrier empty[kStages];    // the consumers have left
 };
