@@ -63,9 +63,9 @@ inspect_chunk = _ops.inspect_chunk.default
 def _(q: torch.Tensor, *arguments: object) -> None:
     """Everything that forward writes is the caller's: there is nothing to make. (Tensors on the meta device come here
     too, and a meta tensor among real ones must not turn the call into nothing.)"""
-    for tensor in arguments:
+    for argument, tensor in zip(forward._schema.arguments[1:], arguments, strict=False):
         if isinstance(tensor, torch.Tensor) and tensor.device != q.device:
-            raise ValueError(f"a tensor is on {tensor.device}, needs {q.device}, the device of q")
+            raise ValueError(f"{argument.name}: is on {tensor.device}, needs {q.device}, the device of q")
 
 
 # --------------------------------------------------------------------------------------------------------- errors

@@ -119,9 +119,12 @@ fkda_status fkda_forward(const fkda_problem* problem, void* workspace, size_t wo
       throw_error(FKDA_WORKSPACE_TOO_SMALL, "workspace: got %s%zu bytes, needs %zu",
                   workspace == nullptr ? "a null pointer and " : "", workspace_bytes, needed);
     }
-    if (needed > 0 && reinterpret_cast<uintptr_t>(workspace) % FKDA_WORKSPACE_ALIGNMENT != 0) {
-      throw_error(FKDA_INVALID_ARGUMENT, "workspace: its address is not a multiple of %d bytes",
-                  static_cast<int>(FKDA_WORKSPACE_ALIGNMENT));
+    const auto past = static_cast<int>(reinterpret_cast<uintptr_t>(workspace) % FKDA_WORKSPACE_ALIGNMENT);
+    if (needed > 0 && past != 0) {
+      constexpr int kAlignment = FKDA_WORKSPACE_ALIGNMENT;
+      throw_error(FKDA_INVALID_ARGUMENT,
+                  "workspace: its address is %d bytes past a multiple of %d, needs to be a multiple of %d", past,
+                  kAlignment, kAlignment);
     }
     implementation.forward(p, workspace, stream);
   });

@@ -42,6 +42,11 @@ void print_input(const checks::LayerFile& layer) {
               std::isnan(p.options.scale) ? "1/sqrt(K)" : format("%g", p.options.scale).c_str(),
               std::string(checks::state_layout_name(p.options.state_layout)).c_str(),
               p.initial_state.present() ? "from initial_state" : "from zero");
+  if (!layer.unread.empty()) {
+    std::string names;
+    for (const std::string& name : layer.unread) names += " " + name;
+    std::printf("not read%s\n", names.c_str());
+  }
 }
 
 void print_error(const char* name, const checks::HostTensor& x, const checks::HostTensor& expected) {

@@ -84,6 +84,12 @@ constexpr Implementation kImplementations[] = {
         },
 };
 
+#ifdef FLASHKDA_WITH_CUDA
+constexpr bool kWithCuda = true;
+#else
+constexpr bool kWithCuda = false;
+#endif
+
 const char* device_type_name(int32_t device_type) { return device_type == FKDA_CPU ? "cpu" : "cuda"; }
 
 const Implementation* find(const std::string& name) {
@@ -161,7 +167,9 @@ const Implementation& select_implementation(const Problem& p) {
   if (name != nullptr && std::strcmp(name, "auto") != 0) {
     const Implementation* chosen = find(name);
     if (chosen == nullptr) {
-      throw_error(FKDA_INVALID_ARGUMENT, "%s: got \"%.64s\", needs one of %s", origin, name, available_names().c_str());
+      throw_error(FKDA_INVALID_ARGUMENT, "%s: got \"%.64s\", needs one of %s%s", origin, name,
+                  available_names().c_str(),
+                  kWithCuda || std::strncmp(name, "cuda", 4) != 0 ? "" : "; this library was built without CUDA");
     }
     const std::string why = objection(*chosen, p, required);
     if (!why.empty()) {
@@ -171,18 +179,21 @@ const Implementation& select_implementation(const Problem& p) {
     if (chosen->check != nullptr) chosen->check(p);
     return *chosen;
   }
-  std::string objections;
+  std::string objections, by_name;
   for (const Implementation& i : kImplementations) {
-    if (!i.automatic) continue;
     const std::string why = objection(i, p, required);
+    if (!i.automatic) {
+      if (why.empty()) by_name += std::string("; ") + i.name + " runs it where backend or FLASH_KDA_BACKEND names it";
+      continue;
+    }
     if (why.empty()) {
       if (i.check != nullptr) i.check(p);
       return i;
     }
     objections += "; " + why;
   }
-  throw_error(FKDA_UNSUPPORTED, "no implementation runs this problem (%s). required: %s%s", sizes.c_str(),
-              required.names().c_str(), objections.c_str());
+  throw_error(FKDA_UNSUPPORTED, "no implementation is chosen for this problem (%s). required: %s%s%s", sizes.c_str(),
+              required.names().c_str(), objections.c_str(), by_name.c_str());
 }
 
 }  // namespace flashkda

@@ -233,6 +233,18 @@ TEST_F(CliTest, RunHonoursEveryFlag) {
   EXPECT_LE(measure(exact.out, read_result(kBoundedExpected).out).rms, 1e-6);
 }
 
+TEST_F(CliTest, RunSaysWhichTensorsItDoesNotRead) {
+  std::string file = read_text(kBounded);
+  const std::string name = "\"dt_bias\"", misspelt = "\"dt_bais\"";
+  file.replace(file.find(name), name.size(), misspelt);
+  std::ofstream(path("in.safetensors"), std::ios::binary) << file;
+  const Outcome o = run("run " + path("in.safetensors") + " -o " + path("out.safetensors"));
+  EXPECT_EQ(o.status, 0) << o.err;
+  expect_contains(o.out, "not read dt_bais\n");
+  EXPECT_EQ(run(std::string("run ") + kBounded + " -o " + path("out.safetensors")).out.find("not read"),
+            std::string::npos);
+}
+
 TEST_F(CliTest, RunWithoutNorms) {
   OwnedProblem p = make_problem(*find_family("random"), {.T = 20, .H = 2}, {.initial_state = 0});
   for (HostTensor* x : {&p.q, &p.k}) {

@@ -558,6 +558,13 @@ std::vector<Rejection> other_rejections() {
          s.problem = s.c.problem(s.outputs);
        },
        FKDA_UNSUPPORTED},
+      {"Row42_UnsupportedKThatTheReferenceRuns", "no implementation", "K = 100", "reference runs it where backend",
+       [](ValidProblem& s) {
+         s.c = Case({.T = 20, .K = 100, .V = 32});
+         s.outputs = s.c.make_outputs({});
+         s.problem = s.c.problem(s.outputs);
+       },
+       FKDA_UNSUPPORTED},
       {"Row42_UnsupportedV", "no implementation", "V = 520", "K,V=8n<=512",
        [](ValidProblem& s) {
          s.c = Case({.T = 20, .K = 32, .V = 520});
@@ -611,6 +618,23 @@ TEST_P(Refused, NamesTheArgumentAndWritesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Input, Refused, testing::ValuesIn(all_rejections()),
                          [](const auto& rejection) { return rejection.param.name; });
+
+// A cuda backend by a name that is none: whether there could be one is said.
+TEST(NamesOfBackends, ABuildWithoutCudaSaysSo) {
+  bool with_cuda = false;
+  for (int32_t i = 0; i < fkda_implementation_count(); ++i) {
+    fkda_implementation implementation;
+    ASSERT_EQ(fkda_implementation_info(i, &implementation), FKDA_OK);
+    with_cuda |= implementation.device_type == FKDA_CUDA;
+  }
+  ValidProblem s;
+  for (const char* name : {"cuda_fusd", "abacus"}) {
+    s.problem.backend = name;
+    EXPECT_EQ(fkda_validate(&s.problem, nullptr), FKDA_INVALID_ARGUMENT);
+    const bool said = std::string(fkda_last_error()).find("built without CUDA") != std::string::npos;
+    EXPECT_EQ(said, !with_cuda && name[0] == 'c') << fkda_last_error();
+  }
+}
 
 // Sizes whose products overflow although a tensor has no element: refused or accepted, but computed with care.
 TEST(HugeEmptyShapes, AreCheckedWithoutOverflow) {

@@ -206,6 +206,13 @@ TEST_F(CudaNumerics, Row37_RowsOfZeroTinyAndHuge) {
   }
 }
 
+TEST_F(CudaNumerics, Row37_HugeRowsAmongManyHeads) {  // both slices of the value columns in one block
+  Case c({.T = 40, .H = 140, .initial_state = FKDA_FLOAT32, .seed = 54});
+  Random random(55);
+  for (Tensor* x : {&c.q, &c.k}) x->narrow(1, 20, 5).generate([&] { return 1e18 * random.uniform(-1.0, 1.0); });
+  expect_right_on_gpu(c);
+}
+
 TEST_F(CudaNumerics, Row37_AllRowsZero) {
   Case c({.T = 100, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 53});
   c.q.fill(0.0);

@@ -268,6 +268,15 @@ TEST_F(CudaSanitizer, TwoTilesAWarp) {
   run_bare({.B = 2, .T = 37, .H = 48, .seed = 552}, {.final_state = FKDA_FLOAT32}, "cuda_portable");
 }
 
+// Both slices of the value columns in one block, and for runs of a few chunks two blocks an SM.
+TEST_F(CudaSanitizer, MoreHeadsThanHalfTheMultiprocessors) {
+  for (const char* backend : {"cuda_fused", "cuda_wgmma"}) {
+    for (const int64_t T : {70, 230}) {
+      run_bare({.T = T, .H = 140, .initial_state = FKDA_FLOAT32, .seed = 558}, {}, backend);
+    }
+  }
+}
+
 TEST_F(CudaSanitizer, Row05_Packed) {
   run_bare({.H = 2,
             .cu = {0, 1, 1, 18, 34, 101},

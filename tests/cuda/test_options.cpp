@@ -74,7 +74,7 @@ TEST_F(CudaOptions, Row44_ValueHeadsShareKeyHeadsByDivision) {
   for (const auto& [H, HV] : std::vector<std::pair<int64_t, int64_t>>{{2, 6}, {3, 3}, {1, 32}, {4, 8}}) {
     Case c({.T = 70, .H = H, .HV = HV, .initial_state = FKDA_FLOAT32, .seed = 71});
     const char* path = std::getenv("FLASH_KDA_BACKEND");
-    if (path == nullptr || *path == '\0') c.options.backend = "cuda_fused";  // one path for any number of heads
+    if (path == nullptr || *path == '\0') c.options.backend = "cuda_fused";  // one path, and one slice a block
     SCOPED_TRACE(testing::Message() << "H " << H << ", HV " << HV);
     const Outputs together = expect_right_on_gpu(c);
     for (int64_t hv = 0; hv < HV; ++hv) {  // each value head alone, with q and k of head hv / (HV / H)

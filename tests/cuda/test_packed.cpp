@@ -56,6 +56,28 @@ TEST_F(CudaPacked, Row03_NeighboursNeverChangeBits) {
   }
 }
 
+// The fused kernel, which writes bf16, with one slice of the value columns a block and with both.
+TEST_F(CudaPacked, Row03_NeighboursNeverChangeTheFusedKernelsBits) {
+  const double huge = 1e4;
+  for (const int64_t H : {2, 70}) {
+    const Spec spec = {.H = H, .cu = {0, 31, 131, 133}, .initial_state = FKDA_FLOAT32, .seed = 107};
+    Case c(spec);
+    c.options.backend = "cuda_fused";
+    const Outputs before = run_on_gpu(c);
+    for (int64_t n = 0; n < c.N; ++n) {
+      for (const double* value : {&huge, static_cast<const double*>(nullptr)}) {
+        Case changed(spec);
+        changed.options.backend = c.options.backend;
+        overwrite_neighbours(changed, n, value);
+        const Outputs after = run_on_gpu(changed);
+        SCOPED_TRACE(testing::Message() << H << " heads, sequence " << n << (value ? ", 1e4" : ", NaN"));
+        EXPECT_TRUE(same_bits(c.rows(after.out, n), c.rows(before.out, n)));
+        EXPECT_TRUE(same_bits(after.final_state.narrow(0, n, 1), before.final_state.narrow(0, n, 1)));
+      }
+    }
+  }
+}
+
 TEST_F(CudaPacked, Row03_NeighboursNeverChangeBitsInADenseBatch) {
   const Spec spec = {.B = 3, .T = 45, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 106};
   const Case c(spec);
@@ -103,6 +125,16 @@ TEST_F(CudaPacked, Row04_AnEmptySequenceKeepsEveryBitPattern) {  // NaN payloads
   const Outputs outputs = run_on_gpu(c, kFp32);
   EXPECT_TRUE(same_bits(outputs.final_state.narrow(0, 0, 1), c.initial_state.narrow(0, 0, 1)));
   EXPECT_TRUE(all_finite(outputs.out));
+}
+
+TEST_F(CudaPacked, Row04_AnEmptySequenceOfManyHeadsKeepsItsState) {
+  Case c({.H = 140, .cu = {0, 0, 20}, .initial_state = FKDA_FLOAT32, .seed = 113});
+  for (const char* backend : {"cuda_fused", "cuda_wgmma"}) {
+    c.options.backend = backend;
+    const Outputs outputs = run_on_gpu(c);
+    EXPECT_TRUE(same_bits(outputs.final_state.narrow(0, 0, 1), c.initial_state.narrow(0, 0, 1))) << backend;
+    EXPECT_TRUE(all_finite(outputs.out)) << backend;
+  }
 }
 
 TEST_F(CudaPacked, Row04_NoTokensOrNoSequencesAtAll) {
