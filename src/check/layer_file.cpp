@@ -200,17 +200,11 @@ LayerFile read_layer(const std::string& path) {
   layer.batched = reader.find("q")->shape.size() == 4;
 
   const io::TensorInfo* bytes = reader.find("bytes");
-  const bool has_text = bytes != nullptr && bytes->dtype == io::DType::kU8;
-  if (has_text) {
+  if (bytes != nullptr && bytes->dtype == io::DType::kU8) {
     layer.text.resize(bytes->bytes());
     reader.read(*bytes, std::as_writable_bytes(std::span(layer.text)));
   }
-  constexpr std::array<std::string_view, 10> kNames = {
-      "q", "k", "v", "g", "beta", "A_log", "dt_bias", "cu_seqlens", "state_indices", "initial_state"};
-  for (const io::TensorInfo& tensor : reader.tensors()) {
-    const bool known = std::find(kNames.begin(), kNames.end(), tensor.name) != kNames.end();
-    if (!known && !(has_text && tensor.name == "bytes")) layer.unread.push_back(tensor.name);
-  }
+  layer.unread = reader.unread();
   return layer;
 }
 

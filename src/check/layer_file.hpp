@@ -30,7 +30,7 @@ struct LayerFile {
   bool batched = true;   // false: the tensors in the file have no batch dimension ([T,H,K])
   std::string text;      // the tensor "bytes" [T] if there is one: what each token stands for
   io::Metadata metadata;
-  std::vector<std::string> unread;  // tensors of other names
+  std::vector<std::string> unread;  // the file's other tensors, as SafetensorsReader names them
 };
 
 // Metadata that is read: gate, lower_bound, scale, beta, state_layout, qk_l2norm ("0" or "1"); an empty value counts as

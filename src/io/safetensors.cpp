@@ -361,6 +361,15 @@ void SafetensorsReader::read(const TensorInfo& tensor, std::span<std::byte> dest
   file_.seekg(static_cast<std::streamoff>(data_start_ + tensor.begin));
   file_.read(reinterpret_cast<char*>(destination.data()), static_cast<std::streamsize>(destination.size()));
   if (!file_) throw FileError(path_ + ": tensor " + quote_text(tensor.name) + ": cannot be read");
+  read_.insert(tensor.name);
+}
+
+std::vector<std::string> SafetensorsReader::unread() const {
+  std::vector<std::string> names;
+  for (const TensorInfo& tensor : tensors_) {
+    if (!read_.contains(tensor.name)) names.push_back(quote_text(tensor.name));
+  }
+  return names;
 }
 
 void write_safetensors(const std::string& path, std::vector<TensorView> tensors, const Metadata& metadata) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <fstream>
 #include <map>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -52,12 +53,15 @@ class SafetensorsReader {
   const TensorInfo* find(std::string_view name) const;  // nullptr if there is none
   // Fills destination, which must be tensor.bytes() long.
   void read(const TensorInfo& tensor, std::span<std::byte> destination);
+  // The tensors that read() was not called for: their names, quoted, short and without control characters.
+  std::vector<std::string> unread() const;
 
  private:
   std::string path_;
   std::ifstream file_;
   uint64_t data_start_ = 0;
   std::vector<TensorInfo> tensors_;
+  std::set<std::string> read_;
   Metadata metadata_;
 };
 

@@ -240,7 +240,7 @@ TEST_F(CliTest, RunSaysWhichTensorsItDoesNotRead) {
   std::ofstream(path("in.safetensors"), std::ios::binary) << file;
   const Outcome o = run("run " + path("in.safetensors") + " -o " + path("out.safetensors"));
   EXPECT_EQ(o.status, 0) << o.err;
-  expect_contains(o.out, "not read dt_bais\n");
+  expect_contains(o.out, "not read 'dt_bais'\n");
   EXPECT_EQ(run(std::string("run ") + kBounded + " -o " + path("out.safetensors")).out.find("not read"),
             std::string::npos);
 }

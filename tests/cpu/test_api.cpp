@@ -70,7 +70,8 @@ TEST_P(Workspace, NullIsRefused) {
 TEST_P(Workspace, MisalignedIsRefused) {
   Buffer workspace(bytes + FKDA_WORKSPACE_ALIGNMENT);
   for (const int shift : {1, 8, 64, 128}) {
-    expect_refused(workspace.data() + shift, bytes, FKDA_INVALID_ARGUMENT, {"256"});
+    expect_refused(workspace.data() + shift, bytes, FKDA_INVALID_ARGUMENT,
+                   {std::to_string(shift) + " bytes past a multiple of 256"});
   }
   EXPECT_TRUE(all_poisoned(workspace));
 }

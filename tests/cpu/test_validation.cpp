@@ -260,6 +260,13 @@ std::vector<Rejection> rejections_of_sizes() {
 }
 
 std::vector<Rejection> other_rejections() {
+  const auto widths = [](int64_t K, int64_t V) {
+    return [=](ValidProblem& s) {
+      s.c = Case({.T = 20, .K = K, .V = V});
+      s.outputs = s.c.make_outputs({});
+      s.problem = s.c.problem(s.outputs);
+    };
+  };
   const auto option = [](std::string name, const char* argument, const char* got, const char* needs,
                          std::function<void(fkda_problem&)> edit) {
     return Rejection{std::move(name), argument, got, needs, [edit](ValidProblem& s) { edit(s.problem); }};
@@ -551,27 +558,10 @@ std::vector<Rejection> other_rejections() {
          s.problem.backend = "cpu";
        },
        FKDA_UNSUPPORTED},
-      {"Row42_UnsupportedK", "no implementation", "K = 100", "K,V=8n<=512",
-       [](ValidProblem& s) {
-         s.c = Case({.T = 20, .K = 100, .V = 32});
-         s.outputs = s.c.make_outputs({});
-         s.problem = s.c.problem(s.outputs);
-       },
-       FKDA_UNSUPPORTED},
+      {"Row42_UnsupportedK", "no implementation", "K = 100", "K,V=8n<=512", widths(100, 32), FKDA_UNSUPPORTED},
       {"Row42_UnsupportedKThatTheReferenceRuns", "no implementation", "K = 100", "reference runs it where backend",
-       [](ValidProblem& s) {
-         s.c = Case({.T = 20, .K = 100, .V = 32});
-         s.outputs = s.c.make_outputs({});
-         s.problem = s.c.problem(s.outputs);
-       },
-       FKDA_UNSUPPORTED},
-      {"Row42_UnsupportedV", "no implementation", "V = 520", "K,V=8n<=512",
-       [](ValidProblem& s) {
-         s.c = Case({.T = 20, .K = 32, .V = 520});
-         s.outputs = s.c.make_outputs({});
-         s.problem = s.c.problem(s.outputs);
-       },
-       FKDA_UNSUPPORTED},
+       widths(100, 32), FKDA_UNSUPPORTED},
+      {"Row42_UnsupportedV", "no implementation", "V = 520", "K,V=8n<=512", widths(32, 520), FKDA_UNSUPPORTED},
   };
 }
 

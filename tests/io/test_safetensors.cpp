@@ -292,6 +292,15 @@ TEST_F(SafetensorsTest, NamesReachMessagesShortAndPrintable) {
   EXPECT_LT(escaped.size(), path().size() + 200);
 }
 
+TEST_F(SafetensorsTest, WhatWasNotReadIsNamedPrintably) {
+  const std::byte one[4] = {};
+  write_safetensors(path(), {{"a", DType::kF32, {1}, one}, {"\x1b[31mb", DType::kF32, {1}, one}}, {});
+  SafetensorsReader reader(path());
+  EXPECT_EQ(reader.unread(), (std::vector<std::string>{"'a'", "'?[31mb'"}));
+  read_all(reader, "a");
+  EXPECT_EQ(reader.unread(), std::vector<std::string>{"'?[31mb'"});
+}
+
 TEST_F(SafetensorsTest, PathsThatAreNoFiles) {
   EXPECT_NE(error_of(path("missing")).find("missing: no such file"), std::string::npos);
   EXPECT_NE(error_of(folder_.string()).find("not a regular file"), std::string::npos);
