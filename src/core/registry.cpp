@@ -1,9 +1,7 @@
 #include "core/registry.hpp"
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 #include <string>
 
 #include "core/error.hpp"
@@ -86,8 +84,11 @@ constexpr Implementation kImplementations[] = {
         },
 };
 
-constexpr bool kWithCuda = std::any_of(std::begin(kImplementations), std::end(kImplementations),
-                                       [](const Implementation& i) { return i.device_type == FKDA_CUDA; });
+#ifdef FLASHKDA_WITH_CUDA
+constexpr bool kWithCuda = true;
+#else
+constexpr bool kWithCuda = false;
+#endif
 
 const char* device_type_name(int32_t device_type) { return device_type == FKDA_CPU ? "cpu" : "cuda"; }
 
