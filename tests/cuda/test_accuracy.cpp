@@ -109,6 +109,23 @@ TEST_F(CudaNumerics, Row01_IdenticalUnitKeys) {
   expect_right_on_gpu(c, {}, kIdenticalKeysBar, kIdenticalKeysBar);
 }
 
+// Every token of a chunk writes one direction at another decay. Keys rounded to eight bits lie beside it, each
+// elsewhere, and what they leave there no later token sees or takes away: 5e-2 of the state.
+TEST_F(CudaNumerics, Row01_IdenticalKeysThatForgetSlowly) {
+  for (const double a : {1e-4, 1e-3, 1e-2}) {
+    for (const bool alike : {true, false}) {  // the channels' rates
+      Case c({.T = 2048, .H = 2, .A_log = false, .dt_bias = false, .seed = 15});
+      repeat_first_token(c.k);
+      Random random(16);
+      c.g.generate([&] { return std::log(a / 5.0) + (alike ? 0.0 : 0.7 * random.normal()); });
+      repeat_first_token(c.g);
+      c.beta.fill(1.6);
+      SCOPED_TRACE(testing::Message() << "decays of " << a << (alike ? "" : " or so"));
+      expect_right_on_gpu(c, {}, kIdenticalKeysBar, kIdenticalKeysBar);
+    }
+  }
+}
+
 TEST_F(CudaNumerics, Row02_LogDecaysFromNothingToEverything) {
   for (const double a : {0.0, -5.0, -5.5, -5.6, -6.0, -20.0, -88.0, -1000.0}) {
     Case c({.T = 129, .H = 8, .gate = FKDA_GATE_LOG, .initial_state = FKDA_FLOAT32, .seed = 21});

@@ -128,6 +128,54 @@ TEST_F(CudaPtxSm90, WideWgmmaOfFp16FromShared) { expect_product<Kind::kFp16N64>(
 TEST_F(CudaPtxSm90, WgmmaOfTf32) { expect_product<Kind::kTf32N32>(); }
 TEST_F(CudaPtxSm90, WideWgmmaOfTf32) { expect_product<Kind::kTf32N128>(); }
 
+// D [64 x 128] = C + A B with A [64 x 16] in registers and B [16 x 128] in two blocks of 64 columns, apart.
+__global__ void run_wgmma_columns(float* D, const float* A, const float* B) {
+  __shared__ alignas(1024) char tile[2][3][16][128];  // [block][the second is B][row]
+  const int thread = threadIdx.x, warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
+  for (int i = thread; i < 16 * 128; i += 128) {
+    const int j = i / 128, column = i % 128;
+    char* const row = tile[column / 64][1][j];
+    const int at = ((column % 64 / 8) ^ (j & 7)) * 16 + column % 8 * 2;
+    *reinterpret_cast<__nv_bfloat16*>(row + at) = __float2bfloat16_rn(B[i]);
+  }
+  ptx::async_proxy_fence();
+  __syncthreads();
+  float d[64];
+  const auto place = [&](int e) { return (warp * 16 + g + e % 4 / 2 * 8) * 128 + e / 4 * 8 + 2 * t + e % 2; };
+  for (int e = 0; e < 64; ++e) d[e] = D[place(e)];
+  const auto pair = [&](int row, int j) {
+    const float* const x = &A[(warp * 16 + row) * 16 + j];
+    const __nv_bfloat162 y = __floats2bfloat162_rn(x[0], x[1]);
+    return *reinterpret_cast<const uint32_t*>(&y);
+  };
+  const uint32_t a[4] = {pair(g, 2 * t), pair(g + 8, 2 * t), pair(g, 2 * t + 8), pair(g + 8, 2 * t + 8)};
+  ptx::wgmma_begin(d);
+  ptx::wgmma_n128_bf16_columns<true>(d, a, ptx::columns_of_128(ptx::shared_address(tile[0][1]), sizeof(tile[0])));
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>(d);
+  for (int e = 0; e < 64; ++e) D[place(e)] = d[e];
+}
+
+TEST_F(CudaPtxSm90, WideWgmmaOfBf16DownTheColumns) {
+  const std::vector<float> A = integers(64 * 16, 1), B = integers(16 * 128, 2), C = integers(64 * 128, 3);
+  std::vector<float> D = C;
+  DeviceBuffer a(A.size() * 4), b(B.size() * 4), d(D.size() * 4);
+  a.upload(A.data());
+  b.upload(B.data());
+  d.upload(D.data());
+  run_wgmma_columns<<<1, 128>>>(reinterpret_cast<float*>(d.data()), reinterpret_cast<float*>(a.data()),
+                                reinterpret_cast<float*>(b.data()));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  d.download(D.data());
+  for (size_t i = 0; i < 64; ++i) {
+    for (size_t n = 0; n < 128; ++n) {
+      float expected = C[i * 128 + n];
+      for (size_t j = 0; j < 16; ++j) expected += A[i * 16 + j] * B[j * 128 + n];
+      ASSERT_EQ(D[i * 128 + n], expected) << "row " << i << ", column " << n;
+    }
+  }
+}
+
 // fp32 operands count as their upper 19 bits: what kUncut of stage.cuh makes up for.
 __global__ void run_cut(float* x) {
   __shared__ alignas(1024) char tile[32][128];

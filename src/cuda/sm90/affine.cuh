@@ -16,7 +16,7 @@ inline constexpr int kAffineThreads = 2 * 128 + 32;
 inline constexpr int kLongestLook = 8;  // chunks, a warp for each
 
 struct AffineShared {
-  WalkRing<2, kStages> ring;
+  WalkRing<2, kWalkStages> ring;
   float squares[2][8][kChunk];  // of kr and kd, of 16 channels each
   float sums[kAffineThreads / 32], longest[kAffineThreads / 32];
 };
@@ -166,8 +166,8 @@ __global__ void __launch_bounds__(kAffineThreads, 1)
   }
   const bool fp16 = p.v.dtype == FKDA_FLOAT16;
   for (int step = 0; step < segment.to - from; ++step) {
-    const int s = step % kStages;
-    ptx::barrier_wait(ring.full[s], step / kStages & 1);
+    const int s = step % kWalkStages;
+    ptx::barrier_wait(ring.full[s], step / kWalkStages & 1);
     advance<false, true>(S, ring.stages[s], group, !transition, fp16, [](const float(&)[16]) {});
     ptx::barrier_arrive(ring.empty[s]);
   }

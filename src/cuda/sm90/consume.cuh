@@ -4,14 +4,15 @@
 // the scales of the chunk's tokens:
 //   R^T = W^T diag(F)                          A^T = R^T kd^T diag(read_k)     Q^T = R^T qd^T diag(read_q)
 //   U^T = (V^T - A^T) T^T, short of b          O^T = Q^T + U^T Mqk^T
-//   W^T = 2^(32 c) R^T + U^T diag(write) w
-// Reads of the state are products of bf16, what writes it (U and its product with w) of tf32.
+//   W^T = 2^(32 c) R^T + U^T diag(write) ki
+// All are products of bf16, ki of two parts, but U, which is one of tf32: in T keys that repeat cancel.
 #pragma once
 
 #include "cuda/block/convert.cuh"
 #include "cuda/ptx/mma_sync.cuh"
 #include "cuda/ptx/wgmma.cuh"
-#include "cuda/sm80/recur.cuh"  // StateFragment, store_output
+#include "cuda/sm80/recur.cuh"  // StateFragment
+#include "cuda/sm90/output.cuh"
 #include "cuda/sm90/params.cuh"
 #include "cuda/sm90/stage.cuh"
 
@@ -42,15 +43,15 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
   const float between = ptx::exp2_approx(kChunk * centred);
   float(&state)[64] = reinterpret_cast<float(&)[64]>(S.x);
 
-  __nv_bfloat16* const out = static_cast<__nv_bfloat16*>(const_cast<void*>(p.out.data)) + item.batch * p.out.batch +
-                             (item.begin + lane / 4) * p.out.token + item.hv * p.out.head + v0 + 2 * (lane % 4);
+  uint16_t* const out = static_cast<uint16_t*>(const_cast<void*>(p.out.data)) + item.batch * p.out.batch +
+                        (item.begin + lane / 4) * p.out.token + item.hv * p.out.head + v0 + 2 * (lane % 4);
   for (int c = 0; c < item.chunks; ++c) {
-    const int s = c % kStages, lane = ptx::opaque(threadIdx.x % 32), t = lane % 4;
+    const int s = c % kStages<kSlices>, lane = ptx::opaque(threadIdx.x % 32), t = lane % 4;
     const Stage<kSlices>& stage = shared.stages[s];
     const Scales& scales = shared.scales[s];
     const int rows =
         static_cast<int>(min(static_cast<int64_t>(kChunk), item.length - static_cast<int64_t>(c) * kChunk));
-    ptx::barrier_wait(shared.full[s], c / kStages & 1);
+    ptx::barrier_wait(shared.full[s], c / kStages<kSlices> & 1);
     float acc[16], o[16];
     {
       uint32_t a[D / 16][4];
@@ -72,6 +73,7 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
       ptx::wgmma_commit();
     }
     scale(between);
+    ptx::hold(state);
     ptx::wgmma_wait<0>(acc, o);
     uint32_t values[2][4];  // tokens 0-15, 16-31: V^T in accumulator layout
 #pragma unroll
@@ -114,45 +116,36 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
       ptx::wgmma_wait<0>(u);
     }
     {
-      uint32_t narrow[2][4], wide[4][4];
+      uint32_t narrow[2][4], wide[2][4];
 #pragma unroll
       for (int octet = 0; octet < 4; ++octet) {
         const float* const e = u + 4 * octet;
         narrow[octet / 2][octet % 2 * 2] = pack_bf16(e[0], e[1]);
         narrow[octet / 2][octet % 2 * 2 + 1] = pack_bf16(e[2], e[3]);
         const float2 f = *reinterpret_cast<const float2*>(&scales.write[8 * octet + 2 * t]);
-        wide[octet][0] = __float_as_uint(f.x * e[0]);
-        wide[octet][1] = __float_as_uint(f.x * e[2]);
-        wide[octet][2] = __float_as_uint(f.y * e[1]);
-        wide[octet][3] = __float_as_uint(f.y * e[3]);
+        wide[octet / 2][octet % 2 * 2] = pack_bf16(f.x * e[0], f.y * e[1]);
+        wide[octet / 2][octet % 2 * 2 + 1] = pack_bf16(f.x * e[2], f.y * e[3]);
       }
       const uint64_t M = ptx::rows_of_64(ptx::shared_address(&stage.M[0][0]));
-      const uint64_t w = ptx::rows_of_128(ptx::shared_address(&stage.w[0][0]));
+      const uint64_t ki = ptx::columns_of_128(ptx::shared_address(&stage.x[0][2][0][0]), sizeof(stage.x[0]));
       ptx::wgmma_begin(o, state);
       static_for<2>([&](auto i) { ptx::wgmma_n32_bf16<true>(o, narrow[i], ptx::advance(M, i * 32)); });
       ptx::wgmma_commit();
-      static_for<4>([&](auto i) { ptx::wgmma_n128_tf32<true>(state, wide[i], ptx::advance(w, i * 32)); });
+      static_for<4>([&](auto i) {  // ki, then what it lacks
+        constexpr int half = i % 2;
+        ptx::wgmma_n128_bf16_columns<true>(state, wide[half], ptx::advance(ki, (i / 2 * kChunk + half * kHalf) * 128));
+      });
       ptx::wgmma_commit();
     }
     ptx::wgmma_wait<1>(o);
-    // Tokens lane / 4 of every octet, value columns 2 t and the next of either half of the warp's 16.
-    __nv_bfloat16* to = out + c * int64_t{kChunk} * p.out.token;
-#pragma unroll
-    for (int octet = 0; octet < 4; ++octet) {
-      const uint32_t low = ptx::movmatrix_trans(pack_bf16(o[4 * octet], o[4 * octet + 1]));
-      const uint32_t high = ptx::movmatrix_trans(pack_bf16(o[4 * octet + 2], o[4 * octet + 3]));
-      if (8 * octet + lane / 4 < rows) {
-        *reinterpret_cast<uint32_t*>(to) = low;
-        *reinterpret_cast<uint32_t*>(to + 8) = high;
-      }
-      to += 8 * p.out.token;
-    }
+    store_pairs(out + c * int64_t{kChunk} * p.out.token, p.out.token, rows, o, lane,
+                [](float x, float y) { return pack_bf16(x, y); });
     ptx::wgmma_wait<0>(state);
     ptx::barrier_arrive(shared.empty[s]);
   }
   if (stateful && p.final.data != nullptr) {
     if (item.chunks > 0) {  // out of the frame
-      const Stage<kSlices>& stage = shared.stages[(item.chunks - 1) % kStages];
+      const Stage<kSlices>& stage = shared.stages[(item.chunks - 1) % kStages<kSlices>];
       const int t = lane % 4;
 #pragma unroll
       for (int i = 0; i < D / 8; ++i) {

@@ -11,15 +11,16 @@
 
 namespace flashkda::cuda::sm90 {
 
-// Four warpgroups: kSlices consumers, kColumnGroups<kSlices> of columns, one intra.
-inline constexpr int kThreads = 512;
+// Warpgroups: kSlices consumers, kColumnGroups of columns, one intra.
+template <int kSlices>
+inline constexpr int kThreads = 128 * (kSlices + 3);
 
-// Registers a thread, at most 65,536 in all: at launch and of the roles.
+// Registers a thread: at launch, 65,536 in a block at most, and of the roles, who share them out.
 template <int kSlices>
 struct Registers;
 template <>
 struct Registers<2> {
-  static constexpr int kLaunch = 128, kConsumer = 168, kColumns = 88, kIntra = 88;
+  static constexpr int kLaunch = 96, kConsumer = 160, kColumns = 56, kIntra = 48;
 };
 template <>
 struct Registers<1> {
@@ -27,7 +28,7 @@ struct Registers<1> {
 };
 
 template <int kSlices>
-__global__ void __launch_bounds__(kThreads, 1) fused(const __grid_constant__ FusedParams p) {
+__global__ void __launch_bounds__(kThreads<kSlices>, 1) fused(const __grid_constant__ FusedParams p) {
   constexpr int kSplits = D / 64 / kSlices;  // blocks that share a head
   extern __shared__ char dynamic[];
   auto& shared = *reinterpret_cast<Shared<kSlices>*>(dynamic);
@@ -51,22 +52,19 @@ __global__ void __launch_bounds__(kThreads, 1) fused(const __grid_constant__ Fus
   item.chunks = static_cast<int>((item.length + kChunk - 1) / kChunk);
 
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
+    for (int s = 0; s < kStages<kSlices>; ++s) {
       ptx::barrier_init(shared.raw[s], 1);
-      ptx::barrier_init(shared.measured[s], 32);
       ptx::barrier_init(shared.columns[s], 128);
       ptx::barrier_init(shared.full[s], 128);
       ptx::barrier_init(shared.empty[s], 128 * kSlices);
     }
     ptx::barrier_init_fence();
-    for (int c = 0; c < min(item.chunks, kStages - 1); ++c) load(shared, p, item, c, column);
+    for (int c = 0; c < min(item.chunks, kCopiedAhead); ++c) load(shared, p, item, c, column);
   }
-  // The blocks above the diagonals of T and M are zero and nobody writes them.
-  for (int i = threadIdx.x; i < kStages * kHalf * kHalf; i += kThreads) {
-    Stage<kSlices>& stage = shared.stages[i / (kHalf * kHalf)];
-    const int row = i / kHalf % kHalf, j = kHalf + i % kHalf, place = token_place(j);
-    *reinterpret_cast<float*>(&stage.T[row][unit_128(row, place / 4) + place % 4 * 4]) = 0.0f;
-    *reinterpret_cast<uint16_t*>(&stage.M[row][unit_64(row, j / 8) + j % 8 * 2]) = 0;
+  // What nobody writes, blocks above the diagonals of T and M, is zero.
+  constexpr int kUnits = (sizeof(shared.stages[0].T) + sizeof(shared.stages[0].M)) / sizeof(uint4);
+  for (int i = threadIdx.x; i < kStages<kSlices> * kUnits; i += kThreads<kSlices>) {
+    reinterpret_cast<uint4*>(shared.stages[i / kUnits].T)[i % kUnits] = make_uint4(0, 0, 0, 0);
   }
   ptx::async_proxy_fence();
   __syncthreads();
@@ -76,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, 1) fused(const __grid_constant__ Fus
   if (group < kSlices) {
     ptx::set_registers<R::kLaunch, R::kConsumer>();
     run_consumer(shared, p, item, group, column);
-  } else if (group < kSlices + kColumnGroups<kSlices>) {
+  } else if (group < kSlices + kColumnGroups) {
     ptx::set_registers<R::kLaunch, R::kColumns>();
     run_columns(shared, p, item, group - kSlices);
   } else {

@@ -16,77 +16,83 @@
 
 namespace flashkda::cuda::sm90 {
 
-// A column of a diagonal block of T, and in fp16 for the product below. Lanes 0..15.
-template <int kSlices>
-__device__ __forceinline__ void put_column(Stage<kSlices>& stage, uint16_t (&half)[kHalf][kHalf],
-                                           const float (&x)[kHalf], int block, int column) {
-  const int place = token_place(block * kHalf + column);
-  uint32_t narrow[kHalf / 2];
-#pragma unroll
-  for (int i = 0; i < kHalf; ++i) {
-    const int row = block * kHalf + i;
-    *reinterpret_cast<uint32_t*>(&stage.T[row][unit_128(row, place / 4) + place % 4 * 4]) = rounded_by_the_cut(x[i]);
-    if (i % 2 == 1) narrow[i / 2] = pack_fp16(x[i - 1], x[i]);
-  }
-  const uint32_t to = ptx::shared_address(&half[column][0]);
-  ptx::store_shared(to, narrow[0], narrow[1], narrow[2], narrow[3]);
-  ptx::store_shared(to + 16, narrow[4], narrow[5], narrow[6], narrow[7]);
-}
-
-// D [16 x 16] = A B of fp16, fp32 inside. b: inner 0-7 columns 0-7, inner 8-15 columns 0-7, then columns 8-15.
-__device__ __forceinline__ void multiply(float (&d)[2][4], const uint32_t (&a)[4], const uint32_t (&b)[4]) {
-#pragma unroll
-  for (int e = 0; e < 4; ++e) d[0][e] = d[1][e] = 0.0f;
-  ptx::mma_m16n8k16_fp16(d[0], a, b[0], b[1]);
-  ptx::mma_m16n8k16_fp16(d[1], a, b[2], b[3]);
-}
-
-// The diagonal block of L of warp 0 or 1, transposed, and for warp 1 the one left of it.
-__device__ __forceinline__ void put_L(Scratch& scratch, const float (&d)[16], int warp, int lane) {
+// What warp 0 or 1 has of the diagonal blocks of 8 of L to where one warp inverts them, and in fp16 what stands between
+// its two: its rows 8..15, columns 2 t and the next.
+__device__ __forceinline__ uint32_t put_L(Scratch& scratch, const float (&d)[16], int c, int warp, int lane) {
   const int g = lane / 4, t = lane % 4;
-  float(&L)[kHalf][20] = scratch.L[warp];
+  float(&L)[4][kBlockFloats] = scratch.L[c % 2];
 #pragma unroll
-  for (int octet = 0; octet < 2; ++octet) {
-    const int j = 8 * octet + 2 * t;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) L[j + e % 2][g + e / 2 * 8] = warp == 0 ? d[4 * octet + e] : d[8 + 4 * octet + e];
-    if (warp == 1) {
-      *reinterpret_cast<uint32_t*>(&scratch.L21[g][j]) = pack_fp16(d[4 * octet], d[4 * octet + 1]);
-      *reinterpret_cast<uint32_t*>(&scratch.L21[g + 8][j]) = pack_fp16(d[4 * octet + 2], d[4 * octet + 3]);
-    }
+  for (int e = 0; e < 2; ++e) {
+    const int at = (2 * t + e) * kBlockRow + g;
+    L[2 * warp][at] = warp == 0 ? d[e] : d[8 + e];
+    L[2 * warp + 1][at] = warp == 0 ? d[6 + e] : d[14 + e];
   }
-  __syncwarp();
+  return warp == 0 ? pack_fp16(d[2], d[3]) : pack_fp16(d[10], d[11]);
 }
 
-// T from the columns x of the inverses of the diagonal blocks, by warps 0 and 1.
-template <int kSlices>
-__device__ __forceinline__ void put_T(Stage<kSlices>& stage, Scratch& scratch, int c, const float (&x)[kHalf], int warp,
-                                      int lane) {
-  if (lane < kHalf) put_column(stage, warp == 0 ? scratch.T11[c % 2] : scratch.T22, x, warp, lane);
-  __syncwarp();
-  // T21 = -(T22 L21) T11.
-  float z[2][4];
-  uint32_t a[4], b[4];
-  const int line = lane % 8 + lane / 16 * 8, half = lane / 8 % 2 * 8;
-  if (warp == 1) {
-    ptx::ldmatrix_x4_trans(a, ptx::shared_address(&scratch.T22[line][half]));
-    ptx::ldmatrix_x4_trans(b, ptx::shared_address(&scratch.L21[lane % 16][lane / 16 * 8]));
-    multiply(z, a, b);
-    a[0] = pack_fp16(z[0][0], z[0][1]);
-    a[1] = pack_fp16(z[0][2], z[0][3]);
-    a[2] = pack_fp16(z[1][0], z[1][1]);
-    a[3] = pack_fp16(z[1][2], z[1][3]);
-  }
-  ptx::named_barrier<64>(2);  // T11 is there
-  if (warp == 1) {
-    ptx::ldmatrix_x4(b, ptx::shared_address(&scratch.T11[c % 2][line][half]));
-    multiply(z, a, b);
+// Lane 8 n + j gets column j of the inverse of I + L's diagonal block n, by substitution in fp32: docs/algorithm.md,
+// eq. 21.
+__device__ __forceinline__ void invert_blocks(const float (&L)[4][kBlockFloats], float (&x)[8], int lane) {
 #pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const int row = kHalf + lane / 4 + e % 4 / 2 * 8, place = token_place(e / 4 * 8 + 2 * (lane % 4) + e % 2);
-      *reinterpret_cast<uint32_t*>(&stage.T[row][unit_128(row, place / 4) + place % 4 * 4]) =
-          rounded_by_the_cut(-z[e / 4][e % 4]);
+  for (int i = 0; i < 8; ++i) x[i] = i == lane % 8 ? 1.0f : 0.0f;
+#pragma unroll
+  for (int j = 0; j < 7; ++j) {
+    float below[8];
+#pragma unroll
+    for (int i = (j + 1) / 4 * 4; i < 8; i += 4) {
+      *reinterpret_cast<float4*>(&below[i]) = *reinterpret_cast<const float4*>(&L[lane / 8][j * kBlockRow + i]);
     }
+#pragma unroll
+    for (int i = j + 1; i < 8; ++i) x[i] -= below[i] * x[j];
+  }
+}
+
+// T = (I + L)^-1 by warp 1: its four diagonal blocks in fp32, what is left of them by T21 = -(T22 L21) T11 in fp16 with
+// fp32 sums, first of 8, then of 16. between: put_L's of warps 0 and 1; d: warp 1's rows of L.
+template <int kSlices>
+__device__ __forceinline__ void put_T(Stage<kSlices>& stage, Scratch& scratch, int c, uint32_t between_0,
+                                      uint32_t between_1, const float (&d)[16], int lane) {
+  const int g = lane / 4, t = lane % 4;
+  const auto put = [&](int row, int unit, int place, float x) {
+    *reinterpret_cast<uint32_t*>(&stage.T[row][unit_128(row, unit) + place * 4]) = rounded_by_the_cut(x);
+  };
+  float x[8];
+  invert_blocks(scratch.L[c % 2], x, lane);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) put(lane / 8 * 8 + i, lane / 8 * 2 + lane % 2, lane % 8 / 2, x[i]);
+  // Column by column in fp16; as operand B as it is, as operand A turned.
+  ptx::store_shared(ptx::shared_address(&scratch.T8[lane][0]), pack_fp16(x[0], x[1]), pack_fp16(x[2], x[3]),
+                    pack_fp16(x[4], x[5]), pack_fp16(x[6], x[7]));
+  __syncwarp();
+  uint32_t B[4], A[4];
+  ptx::ldmatrix_x4(B, ptx::shared_address(&scratch.T8[lane][0]));
+  ptx::ldmatrix_x4_trans(A, ptx::shared_address(&scratch.T8[lane][0]));
+
+  // Both 16 x 16 blocks at once, as the two diagonal blocks of a product.
+  float p[4] = {}, q[4] = {};
+  ptx::mma_m16n8k16_fp16(p, {A[1], 0, 0, A[3]}, ptx::movmatrix_trans(between_0), ptx::movmatrix_trans(between_1));
+  ptx::mma_m16n8k16_fp16(q, {pack_fp16(p[0], p[1]), 0, 0, pack_fp16(p[2], p[3])}, B[0], B[2]);
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    put(8 + g, e, t, -q[e]);
+    put(24 + g, 4 + e, t, -q[2 + e]);
+  }
+  const uint32_t lower_0 = pack_fp16(-q[0], -q[1]), lower_1 = pack_fp16(-q[2], -q[3]);
+
+  float z[2][4] = {}, y[2][4] = {};
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    ptx::mma_m16n8k16_fp16(z[n], {A[2], lower_1, 0, A[3]}, ptx::movmatrix_trans(pack_fp16(d[4 * n], d[4 * n + 1])),
+                           ptx::movmatrix_trans(pack_fp16(d[4 * n + 2], d[4 * n + 3])));
+  }
+  const uint32_t a[4] = {pack_fp16(z[0][0], z[0][1]), pack_fp16(z[0][2], z[0][3]), pack_fp16(z[1][0], z[1][1]),
+                         pack_fp16(z[1][2], z[1][3])};
+  ptx::mma_m16n8k16_fp16(y[0], a, B[0], ptx::movmatrix_trans(lower_0));
+  ptx::mma_m16n8k16_fp16(y[1], a, 0, B[1]);
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) put(kHalf + g + e / 2 * 8, 2 * n + e % 2, t, -y[n][e]);
   }
 }
 
@@ -120,61 +126,25 @@ __device__ __forceinline__ void put_F(Stage<kSlices>& stage, float between, int 
 
 template <int kSlices>
 __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedParams& p, const Item& item, int column) {
-  // Two slices' columns have no time to measure their rows.
-  constexpr bool kMeasures = kSlices == 2;
   const int warp = uniform_warp();
   Scratch& scratch = shared.scratch;
   const float centred = centre(p.lower_bound), between = ptx::exp2_approx(-kChunk * centred);
   // Read and write scales together are short of the decay that was set aside by a constant.
-  const float constant = between / (warp < 2 ? kUncut * kUncut * kUncut : kUncut * kUncut);
+  const float constant = between / (warp < 2 ? kUncut : 1.0f);
   // Bits from the last anchor to the last chunk's end, warps 2 and 3: channels 2 (thread - 64) and the next. The first
   // state comes in no frame.
   float2 tail = make_float2(kHalf * centred, kHalf * centred);
-  Scalars scalars(p, threadIdx.x % 32);  // warp 3
-  const auto finish = [&](int c, int lane) {
-    const float b = scalars.take_b(p, item, c, lane);
-    scalars.ask_for_b(p, item, c + 1, lane);
-    // A warp can be a chunk ahead of this one, not two.
-    ptx::named_barrier<128>(3 + (c & 1));
-    finish_lengths(shared.stages[c % kStages], shared.scales[c % kStages], shared.shrink[c % kStages], scalars.frame,
-                   p.scale, b, lane);
-    ptx::barrier_arrive(shared.measured[c % kStages]);
-  };
-
-  // The role measures two chunks ahead of what it solves and has copies made three ahead.
-  if (kMeasures && warp == 3) scalars.ask_for_b(p, item, 0, threadIdx.x % 32);
-#pragma unroll 1
-  for (int c = 0; kMeasures && c < min(item.chunks, 2); ++c) {
-    const int lane = ptx::opaque(threadIdx.x % 32);
-    float lengths[32];
-    ptx::barrier_wait(shared.raw[c], 0);
-    ptx::wgmma_begin(lengths);
-    multiply_rows(shared.stages[c].x, lengths);
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>(lengths);
-    put_lengths(shared.stages[c], shared.scales[c], lengths, warp, lane);
-    if (warp == 3) {
-      finish(c, lane);
-    } else {
-      ptx::named_barrier_arrive<128>(3 + (c & 1));
-    }
-  }
+  constexpr int kRing = kStages<kSlices>;
   for (int c = 0; c < item.chunks; ++c) {
-    const int ahead = c + 2, copied = c + 3;
-    Stage<kSlices>& stage = shared.stages[c % kStages];
-    Stage<kSlices>& stage_ahead = shared.stages[ahead % kStages];
+    const int s = c % kRing, copied = c + kCopiedAhead;
+    Stage<kSlices>& stage = shared.stages[s];
     const int lane = ptx::opaque(threadIdx.x % 32), g = lane / 4, t = lane % 4, first = warp % 2 * kHalf;
-    if (kMeasures && ahead < item.chunks) ptx::barrier_wait(shared.raw[ahead % kStages], ahead / kStages & 1);
-    ptx::barrier_wait(shared.columns[c % kStages], c / kStages & 1);
-    float d[16], lengths[32];
-    ptx::wgmma_begin(d, lengths);
+    ptx::barrier_wait(shared.columns[s], c / kRing & 1);
+    float d[16];
+    ptx::wgmma_begin(d);
     multiply_scores(stage.x, d);
     ptx::wgmma_commit();
-    if constexpr (kMeasures) {
-      multiply_rows(stage_ahead.x, lengths);  // of old bytes where nothing is ahead
-      ptx::wgmma_commit();
-    }
-    const Scales& scales = shared.scales[c % kStages];
+    const Scales& scales = shared.scales[s];
     const float* const read = warp < 2 ? scales.read_k : scales.read_q;
     const float low = constant * read[first + g], high = constant * read[first + g + 8];
     float2 write[4];
@@ -182,7 +152,7 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
     for (int octet = 0; octet < 4; ++octet) {
       write[octet] = *reinterpret_cast<const float2*>(&scales.write[8 * octet + 2 * t]);
     }
-    ptx::wgmma_wait<kMeasures ? 1 : 0>(d);
+    ptx::wgmma_wait<0>(d);
 #pragma unroll
     for (int octet = 0; octet < 4; ++octet) {
       d[4 * octet] *= write[octet].x * low;
@@ -190,33 +160,22 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
       d[4 * octet + 2] *= write[octet].x * high;
       d[4 * octet + 3] *= write[octet].y * high;
     }
-    if constexpr (kMeasures) {
-      ptx::wgmma_wait<0>(lengths);
-      if (ahead < item.chunks) {
-        put_lengths(stage_ahead, shared.scales[ahead % kStages], lengths, warp, lane);
-        if (warp != 3) ptx::named_barrier_arrive<128>(3 + (c & 1));
-      }
-    }
     if (warp < 2) {
-      put_L(scratch, d, warp, lane);
-      float x[kHalf];
-      solve(scratch.L[warp], x, lane % kHalf);
-      put_T(stage, scratch, c, x, warp, lane);
-      ptx::async_proxy_fence();
-      ptx::barrier_arrive(shared.full[c % kStages]);
+      const uint32_t below = put_L(scratch, d, c, warp, lane);
+      if (warp == 0) scratch.between[c % 2][lane] = below;
+      ptx::named_barrier<64>(2);
+      if (warp == 1) put_T(stage, scratch, c, scratch.between[c % 2][lane], below, d, lane);
     } else {
       put_M(stage, d, warp, lane);
       put_F(stage, between, 2 * (lane + (warp - 2) * 32), tail);
-      ptx::async_proxy_fence();
-      ptx::barrier_arrive(shared.full[c % kStages]);
-      if (warp == 3) {
-        if (kMeasures && ahead < item.chunks) finish(ahead, lane);
-      } else if (lane == 0 && copied < item.chunks) {
-        if (copied >= kStages) ptx::barrier_wait(shared.empty[copied % kStages], (copied / kStages - 1) & 1);
-        load(shared, p, item, copied, column);
-      }
-      __syncwarp();
     }
+    ptx::async_proxy_fence();
+    ptx::barrier_arrive(shared.full[s]);
+    if (warp == 0 && lane == 0 && copied < item.chunks) {
+      if (copied >= kRing) ptx::barrier_wait(shared.empty[copied % kRing], (copied / kRing - 1) & 1);
+      load(shared, p, item, copied, column);
+    }
+    __syncwarp();
   }
 }
 

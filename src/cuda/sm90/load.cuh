@@ -10,10 +10,10 @@ namespace flashkda::cuda::sm90 {
 template <int kSlices>
 __device__ __forceinline__ void load(Shared<kSlices>& shared, const FusedParams& p, const Item& item, int c,
                                      int column) {
-  const int s = c % kStages;
+  const int s = c % kStages<kSlices>;
   Stage<kSlices>& stage = shared.stages[s];
   ptx::Barrier& raw = shared.raw[s];
-  ptx::barrier_expect(raw, sizeof(stage.x) + sizeof(stage.v));
+  ptx::barrier_expect(raw, 2 * 3 * sizeof(stage.x[0][0]) + sizeof(stage.v));
   const auto token = static_cast<int32_t>(item.begin + static_cast<int64_t>(c) * kChunk);
   const auto batch = static_cast<int32_t>(item.batch);
 #pragma unroll 1

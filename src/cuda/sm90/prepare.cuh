@@ -14,7 +14,6 @@
 #include "cuda/ptx/grid.cuh"
 #include "cuda/sm80/rows.cuh"
 #include "cuda/sm90/image.cuh"
-#include "cuda/sm90/measure.cuh"
 #include "cuda/sm90/scores.cuh"
 
 namespace flashkda::cuda::sm90 {
@@ -170,6 +169,35 @@ __device__ __forceinline__ void load_bits(const PrepareShared& s, const sm80::Pr
         g[i] = make_float2(gate.bits<kind>(g[i].x + bias.x), gate.bits<kind>(g[i].y + bias.y));
       }
     });
+  }
+}
+
+// [k; q] [k; q]^T of raw rows by the warpgroup. Squared lengths are its diagonal, the products q_i k_i stand left of
+// it. No decay touches the latter: rows of Mqk may consist of that entry alone, and a sum of rounded terms would be
+// wrong where it is small by cancellation.
+template <bool kFp16>
+__device__ __forceinline__ void multiply_rows(const char (&x)[2][3][kChunk][128], float (&d)[32]) {
+  const uint64_t rows = ptx::rows_of_128(ptx::shared_address(&x[0][0][0][0]));
+  static_for<D / 16>([&](auto i) {
+    const uint64_t at = ptx::advance(rows, i / 4 * sizeof(x[0]) + i % 4 * 32);
+    ptx::wgmma_n64<kFp16, (i > 0)>(d, at, at);
+  });
+}
+
+// What a lane has of multiply_rows' diagonals. put(of, token, x): |k|^2, |q|^2, q k of the token (of: 0, 1, 2).
+template <typename Put>
+__device__ __forceinline__ void diagonals(const float (&d)[32], int warp, int lane, Put&& put) {
+  // The lane has rows g and g + 8 of the warp's 16; column 16 block + g (+ 8) is its own if g / 2 is lane % 4.
+  const int g = lane / 4, first = warp % 2 * kHalf;
+  const bool owner = lane % 4 == g / 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const auto entry = [&](int block) { return g % 2 == 0 ? d[8 * block + 6 * half] : d[8 * block + 6 * half + 1]; };
+    const int token = first + g + 8 * half;
+    const float even = warp < 2 ? entry(0) : entry(2), odd = warp < 2 ? entry(1) : entry(3);
+    const float product = warp == 2 ? entry(0) : entry(1);
+    if (owner) put(warp < 2 ? 0 : 1, token, warp % 2 == 0 ? even : odd);
+    if (owner && warp >= 2) put(2, token, product);
   }
 }
 

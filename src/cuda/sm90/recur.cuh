@@ -20,11 +20,11 @@ struct RecurShared {
 
 // p.images: of sm90::Image. v: the map of p.v.
 template <int kSlices, int kRing>
-__global__ void __launch_bounds__(kRecurThreads<kSlices>, kStages / kRing)
+__global__ void __launch_bounds__(kRecurThreads<kSlices>, kWalkStages / kRing)
     recur(const __grid_constant__ sm80::RecurParams p, const __grid_constant__ CUtensorMap v) {
   extern __shared__ __align__(1024) char shared_memory[];
-  constexpr int kSplits = D / 64 / kSlices;                  // blocks that share a run
-  constexpr bool kAlone = kSlices == 1 && kRing == kStages;  // one warpgroup has the SM's registers to itself
+  constexpr int kSplits = D / 64 / kSlices;                      // blocks that share a run
+  constexpr bool kAlone = kSlices == 1 && kRing == kWalkStages;  // one warpgroup has the SM's registers to itself
   auto& ring = reinterpret_cast<RecurShared<kSlices, kRing>*>(shared_memory)->ring;
   if (threadIdx.x == 0) ring.init(kSlices * 128);
   ptx::wait_for_previous();
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kRecurThreads<kSlices>, kStages / kRing)
     if (rows < kChunk) clear_values(ring.stages[s].v[group], rows);
     advance<true, kAlone>(S, ring.stages[s], group, true, fp16, [&](const float(&o)[16]) {
       const int64_t at = out + token * p.out.token;
-      if constexpr (kRing == kStages) {
+      if constexpr (kRing == kWalkStages) {
         store_output(p.out, at, rows, o, lane);
       } else {  // two on an SM have no registers for it, and what is spilled comes back from L2
         const auto& halves = reinterpret_cast<const float(&)[2][2][4]>(o);

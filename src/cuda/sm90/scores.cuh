@@ -11,8 +11,9 @@
 namespace flashkda::cuda::sm90 {
 
 // [kd; qd] ki^T by the warpgroup: warps 0 and 1 get rows 0-15 and 16-31 of kd ki^T, warps 2 and 3 those of qd ki^T.
-// x: a stage's.
-__device__ __forceinline__ void multiply_scores(const char (&x)[2][3][kChunk][128], float (&d)[16]) {
+// x: a stage's, or prepare's.
+template <int kTiles>
+__device__ __forceinline__ void multiply_scores(const char (&x)[2][kTiles][kChunk][128], float (&d)[16]) {
   const uint64_t rows = ptx::rows_of_128(ptx::shared_address(&x[0][0][0][0]));
   const uint64_t columns = ptx::rows_of_128(ptx::shared_address(&x[0][2][0][0]));
   static_for<D / 16>([&](auto i) {

@@ -31,11 +31,13 @@ namespace flashkda::cuda::sm90 {
 inline constexpr int kChunk = 32;
 inline constexpr int kHalf = kChunk / 2;
 inline constexpr int D = 128;  // K = V
-inline constexpr int kStages = 4;
 
-// Warpgroups of the column role. With one slice two take chunks in turns.
+// Chunks in shared memory, and how many ahead of the one that intra solves are asked for.
 template <int kSlices>
-inline constexpr int kColumnGroups = 3 - kSlices;
+inline constexpr int kStages = kSlices == 2 ? 4 : 5;
+inline constexpr int kCopiedAhead = 3;
+
+inline constexpr int kColumnGroups = 2;  // warpgroups of the column role, which take chunks in turns
 
 // c for a lower_bound in [kLowestBound, 0].
 __device__ __forceinline__ float centre(float lower_bound) {
@@ -45,10 +47,8 @@ __device__ __forceinline__ float centre(float lower_bound) {
 // kSlices: value columns of a block / 64, one consumer warpgroup each.
 template <int kSlices>
 struct Stage {
-  // [channel / 64][k -> kd, q -> qd, g -> ki][token], 64 channels of bf16 a row; 128-byte swizzle
-  alignas(1024) char x[2][3][kChunk][128];
-  // [channel][token place] tf32: ki once more, to update the state with; 128-byte swizzle
-  alignas(1024) char w[D][128];
+  // [channel / 64][k -> kd, q -> qd, g -> ki, what ki lacks][token], 64 channels of bf16 a row; 128-byte swizzle
+  alignas(1024) char x[2][4][kChunk][128];
   alignas(1024) char v[kSlices][kChunk][128];  // bf16; 128-byte swizzle
   alignas(1024) char T[kChunk][128];           // [i][token place of j] tf32: (I + L)^-1; 128-byte swizzle
   alignas(1024) char M[kChunk][64];  // [i][j] bf16: Mqk; before it, at the start of row i, entry (i, i) in fp32;
@@ -58,38 +58,39 @@ struct Stage {
   float tail[D];  // bits of decay of tokens 16..31
 };
 
-// What belongs to the roles alone.
+// Diagonal blocks of 8 of L, transposed; padded so that neither rows nor blocks share banks.
+inline constexpr int kBlockRow = 12, kBlockFloats = 8 * kBlockRow + 8;
+
+// What the intra role has for itself, of even and odd chunks where a warp can be a chunk ahead of another.
 struct Scratch {
-  alignas(16) float L[2][kHalf][20];  // the diagonal blocks transposed, rows padded against bank conflicts
-  // fp16; L21 row by row, T11 (of even and odd chunks) and T22 column by column
-  alignas(16) uint16_t L21[kHalf][kHalf], T11[2][kHalf][kHalf], T22[kHalf][kHalf];
+  alignas(16) float L[2][4][kBlockFloats];
+  alignas(16) uint16_t T8[kChunk][8];  // [column][row of its block] fp16: the inverses of those blocks
+  uint32_t between[2][32];             // what warp 0 has between its two blocks
 };
 
 // Scalars of a chunk's tokens, of the normalised rows k and scale q.
 struct Scales {
   float read_k[kChunk];  // 2^(c (16 - a_i)) / |k_i|
   float read_q[kChunk];  // 2^(c (16 - a_i)) scale / |q_i|
-  float write[kChunk];   // 2^(c (16 + a_j)) b_j / |k_j|, and what the cut takes of R, U and w
+  float write[kChunk];   // 2^(c (16 + a_j)) b_j / |k_j|, and what the cut takes of R
 };
 
 // Powers of two, in bf16, that bring k and q rows of extreme length to a length near 1 before anything is multiplied.
 struct Shrink {
   uint16_t k[kChunk], q[kChunk];
-  int32_t needed;  // two slices: whether one of them is not 1
 };
 
 template <int kSlices>
 struct Shared {
-  Stage<kSlices> stages[kStages];
-  alignas(16) Scales scales[kStages];
-  Shrink shrink[kStages];
+  Stage<kSlices> stages[kStages<kSlices>];
+  alignas(16) Scales scales[kStages<kSlices>];
+  Shrink shrink[kStages<kSlices>];
   Scratch scratch;
-  ptx::Barrier raw[kStages];       // the copy engine's bytes have arrived
-  ptx::Barrier measured[kStages];  // two slices: the scales are written, and the raw rows may be overwritten
+  ptx::Barrier raw[kStages<kSlices>];  // the copy engine's bytes have arrived
   // Every lane arrives: compute-sanitizer's racecheck sees no order in a lane's arrival for its warp.
-  ptx::Barrier columns[kStages];  // kd, qd, ki, w, F and tail are written, the scales as well with one slice
-  ptx::Barrier full[kStages];     // T, M and the final F as well
-  ptx::Barrier empty[kStages];    // the consumers have left
+  ptx::Barrier columns[kStages<kSlices>];  // kd, qd, ki, the scales, F and tail are written
+  ptx::Barrier full[kStages<kSlices>];     // T, M and the final F as well
+  ptx::Barrier empty[kStages<kSlices>];    // the consumers have left
 };
 
 // The warp's index in its warpgroup, in a form that the compiler knows to be the same for the whole warp.

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <type_traits>
 
 #include "cuda/launch.hpp"
@@ -42,9 +41,9 @@ void launch_recur(const sm80::RecurParams& p, const CUtensorMap& v, int64_t runs
   // An SM for each block, if there are that many; those that start early would else go two by two to the first SMs that
   // prepare leaves, but no two find so much shared memory on one.
   if constexpr (kSlices == 1) {
-    if (blocks > processors) return launch_instance(std::integral_constant<int, kStages / 2>());
+    if (blocks > processors) return launch_instance(std::integral_constant<int, kWalkStages / 2>());
   }
-  launch_instance(std::integral_constant<int, kStages>());
+  launch_instance(std::integral_constant<int, kWalkStages>());
 }
 template void launch_recur<1>(const sm80::RecurParams&, const CUtensorMap&, int64_t, int, cudaStream_t);
 template void launch_recur<2>(const sm80::RecurParams&, const CUtensorMap&, int64_t, int, cudaStream_t);

@@ -9,6 +9,8 @@
 
 namespace flashkda::cuda::sm90 {
 
+inline constexpr int kWalkStages = 4;  // chunks in the shared memory of a block that has an SM to itself
+
 // kSlices: 64 value columns each.
 template <int kSlices>
 struct WalkStage {
