@@ -74,6 +74,7 @@ lint: setup-cuda $(LINT)/.ready ## format, clang-tidy, ruff, layers, generated p
 	@tools/sync_readme.py --check
 	@tools/render_tables.py --check
 	@cmake $(DEV) >/dev/null
+	$(call say,clang-tidy: some minutes)
 	@run-clang-tidy -p build/dev -quiet -j$(JOBS) '$(CURDIR)/(src|examples|bench)/.*\.(c|cpp)$$' >build/tidy.log 2>&1 \
 	  || { grep -E -A4 '(error|warning):' build/tidy.log; exit 1; }
 

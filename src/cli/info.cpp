@@ -33,7 +33,8 @@ int print_info() {
   const Terminal terminal = detect_terminal("auto");
   std::printf("flashkda %s\n", fkda_version());
   std::printf("cpu      %s, %d cores\n", cpu_model().empty() ? "unknown" : cpu_model().c_str(), available_cores());
-  std::printf("\nimplementations, by the names that --backend takes:\n");
+  std::printf(
+      "\nimplementations, by the names that --backend takes; of tensors this tool makes those of the CPU alone:\n");
   constexpr int kNameWidth = 19;  // of the longest
   for (int32_t i = 0; i < fkda_implementation_count(); ++i) {
     fkda_implementation implementation;

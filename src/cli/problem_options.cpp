@@ -1,5 +1,8 @@
 #include "cli/problem_options.hpp"
 
+#include "cli/command.hpp"
+#include "cli/text.hpp"
+
 namespace flashkda::cli {
 
 void add_choice(CLI::App& command, const std::string& flag, std::optional<int32_t>& value,
@@ -31,7 +34,13 @@ void ProblemOptions::apply(fkda_problem& options) const {
   if (gate) options.gate = *gate;
   if (beta) options.beta_activation = *beta;
   if (state_layout) options.state_layout = *state_layout;
-  if (lower_bound) options.lower_bound = *lower_bound;
+  if (lower_bound) {
+    if (options.gate != FKDA_GATE_BOUNDED) {
+      throw UsageError(format("--lower-bound: got %g, needs the bounded gate; this one is %s", *lower_bound,
+                              std::string(checks::gate_name(options.gate)).c_str()));
+    }
+    options.lower_bound = *lower_bound;
+  }
   if (scale) options.scale = *scale;
   if (no_l2norm) options.qk_l2norm = 0;
 }
@@ -40,9 +49,13 @@ void BackendOptions::add_to(CLI::App& command) {
   std::string names = "auto";
   for (int32_t i = 0; i < fkda_implementation_count(); ++i) {
     fkda_implementation implementation;
-    if (fkda_implementation_info(i, &implementation) == FKDA_OK) names += std::string(", ") + implementation.name;
+    if (fkda_implementation_info(i, &implementation) != FKDA_OK || implementation.device_type != FKDA_CPU) continue;
+    names += std::string(", ") + implementation.name;
   }
-  command.add_option("--backend", backend, "Implementation: " + names)->type_name("NAME");
+  command
+      .add_option("--backend", backend,
+                  "Implementation, of those for CPU tensors, which are what this tool makes: " + names)
+      ->type_name("NAME");
   command.add_option("--threads", threads, "Worker threads on the CPU (default: all cores)")
       ->type_name("N")
       ->check(CLI::Range(0, 4096));

@@ -24,11 +24,13 @@ struct RunOptions {
   BackendOptions backend;
 };
 
-void print_input(const checks::LayerFile& layer) {
+// default_gate: neither the file nor the command line named one.
+void print_input(const checks::LayerFile& layer, bool default_gate) {
   const checks::OwnedProblem& p = layer.problem;
   const auto& q = p.q.shape();
   std::string gate(checks::gate_name(p.options.gate));
   if (p.options.gate == FKDA_GATE_BOUNDED) gate += format(", lower_bound %g", p.options.lower_bound);
+  if (default_gate) gate += " (by default: the file names no gate)";
   std::string sequences = format("B %lld, T %lld", static_cast<long long>(q[0]), static_cast<long long>(q[1]));
   if (p.cu_seqlens.present()) sequences += format(", N %lld packed", static_cast<long long>(p.sequences()));
   std::printf("in       %s: %s, H %lld, HV %lld, K %lld, V %lld, %s\n", file_name(layer.path).c_str(),
@@ -88,7 +90,7 @@ int run_file(const RunOptions& options) {
   checks::write_result(options.output, layer,
                        {{"made_by", format("flashkda %s, %s", fkda_version(), runner.backend())}});
 
-  print_input(layer);
+  print_input(layer, !layer.metadata.contains("gate") && !options.problem.gate);
   const std::string detail = backend_detail(runner.backend());
   std::printf("run      %s%s: %.3f ms, %s tokens/s, workspace %s\n", runner.backend(),
               detail.empty() ? "" : (" (" + detail + ")").c_str(), ms,

@@ -245,6 +245,24 @@ TEST_F(CliTest, RunSaysWhichTensorsItDoesNotRead) {
             std::string::npos);
 }
 
+TEST_F(CliTest, RunSaysWhereTheGateIsTheDefault) {
+  std::string file = read_text(kBounded);
+  const std::string name = "\"gate\"", misspelt = "\"gats\"";
+  file.replace(file.find(name), name.size(), misspelt);
+  std::ofstream(path("in.safetensors"), std::ios::binary) << file;
+  const std::string in = "run " + path("in.safetensors"), out = " -o " + path("out.safetensors");
+  expect_contains(run(in + out).out, "bounded, lower_bound -5 (by default: the file names no gate)\n");
+  for (const std::string& named : {in + " --gate bounded", std::string("run ") + kBounded}) {
+    EXPECT_EQ(run(named + out).out.find("by default"), std::string::npos) << named;
+  }
+}
+
+TEST_F(CliTest, ToolNamesTheBackendsOfItsTensors) {
+  const std::string help = run("run --help").out;
+  expect_contains(help, "auto, cpu, reference");
+  EXPECT_EQ(help.find("cuda"), std::string::npos);
+}
+
 TEST_F(CliTest, RunWithoutNorms) {
   OwnedProblem p = make_problem(*find_family("random"), {.T = 20, .H = 2}, {.initial_state = 0});
   for (HostTensor* x : {&p.q, &p.k}) {
@@ -303,6 +321,8 @@ TEST_F(CliTest, RunRefusesBadInput) {
   expect_failure(in + " -o " + path("no/such/o"), "--output: no folder");
   expect_failure(in + out + " --lower-bound 1", "lower_bound: got 1");
   expect_failure(in + out + " --lower-bound nan", "lower_bound: got nan");
+  expect_failure(in + out + " --gate softplus --lower-bound -1",
+                 "--lower-bound: got -1, needs the bounded gate; this one is softplus");
   expect_failure(in + out + " --gate log", "A_log");
   expect_failure(in + out + " --gate open", "--gate: got 'open'");
   expect_failure(in + out + " --backend abacus", "backend: got \"abacus\"");
