@@ -1,5 +1,6 @@
 // flashkda info: the library, its implementations, the machine.
 #include <cstdio>
+#include <cstdlib>
 
 #include "check/problem.hpp"
 #include "cli/command.hpp"
@@ -35,6 +36,9 @@ int print_info() {
   std::printf("cpu      %s, %d cores\n", cpu_model().empty() ? "unknown" : cpu_model().c_str(), available_cores());
   std::printf(
       "\nimplementations, by the names that --backend takes; of tensors this tool makes those of the CPU alone:\n");
+  if (const char* name = std::getenv("FLASH_KDA_BACKEND"); name != nullptr && *name != '\0') {
+    std::printf("FLASH_KDA_BACKEND is set: where none is named, %s runs\n", name);
+  }
   constexpr int kNameWidth = 19;  // of the longest
   for (int32_t i = 0; i < fkda_implementation_count(); ++i) {
     fkda_implementation implementation;

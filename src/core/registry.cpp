@@ -1,7 +1,9 @@
 #include "core/registry.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #include "core/error.hpp"
@@ -84,11 +86,8 @@ constexpr Implementation kImplementations[] = {
         },
 };
 
-#ifdef FLASHKDA_WITH_CUDA
-constexpr bool kWithCuda = true;
-#else
-constexpr bool kWithCuda = false;
-#endif
+constexpr bool kWithCuda = std::any_of(std::begin(kImplementations), std::end(kImplementations),
+                                       [](const Implementation& i) { return i.device_type == FKDA_CUDA; });
 
 const char* device_type_name(int32_t device_type) { return device_type == FKDA_CPU ? "cpu" : "cuda"; }
 
@@ -183,7 +182,8 @@ const Implementation& select_implementation(const Problem& p) {
   for (const Implementation& i : kImplementations) {
     const std::string why = objection(i, p, required);
     if (!i.automatic) {
-      if (why.empty()) by_name += std::string("; ") + i.name + " runs it where backend or FLASH_KDA_BACKEND names it";
+      if (why.empty())
+        by_name += std::string("; ") + i.name + " runs it where FLASH_KDA_BACKEND or the problem's backend names it";
       continue;
     }
     if (why.empty()) {

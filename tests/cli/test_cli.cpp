@@ -245,6 +245,14 @@ TEST_F(CliTest, RunSaysWhichTensorsItDoesNotRead) {
             std::string::npos);
 }
 
+TEST_F(CliTest, InfoSaysWhatTheEnvironmentChooses) {
+  EXPECT_EQ(run("info").out.find("FLASH_KDA_BACKEND"), std::string::npos);
+  setenv("FLASH_KDA_BACKEND", "reference", 1);
+  const Outcome o = run("info");
+  unsetenv("FLASH_KDA_BACKEND");
+  expect_contains(o.out, "FLASH_KDA_BACKEND is set: where none is named, reference runs\n");
+}
+
 TEST_F(CliTest, RunSaysWhereTheGateIsTheDefault) {
   std::string file = read_text(kBounded);
   const std::string name = "\"gate\"", misspelt = "\"gats\"";

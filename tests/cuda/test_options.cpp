@@ -110,7 +110,7 @@ TEST_F(CudaOptions, HowValueColumnsAreSplitChangesNoBits) {  // few heads alone 
   }
 }
 
-// The fused kernel measures rows on tensor cores with two slices and by threads with one.
+// The same formulas in two instances of the kernel, which the compiler may contract differently.
 TEST_F(CudaOptions, HowValueColumnsAreSplitHardlyChangesTheFusedKernel) {
   Case many({.B = 48, .T = 230, .H = 4, .initial_state = FKDA_FLOAT32, .seed = 76});
   many.options.backend = "cuda_fused";

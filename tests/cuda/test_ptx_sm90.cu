@@ -176,7 +176,7 @@ TEST_F(CudaPtxSm90, WideWgmmaOfBf16DownTheColumns) {
   }
 }
 
-// fp32 operands count as their upper 19 bits: what kUncut of stage.cuh makes up for.
+// fp32 operands count as their upper 19 bits: what kUncut of block/tf32.cuh makes up for.
 __global__ void run_cut(float* x) {
   __shared__ alignas(1024) char tile[32][128];
   for (int i = threadIdx.x; i < 1024; i += 128) reinterpret_cast<float*>(tile)[i] = 0.0f;

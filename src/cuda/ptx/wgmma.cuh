@@ -2,7 +2,7 @@
 //
 // D [64 x N] fp32: warp w of the four holds rows 16 w .. 16 w + 15 in the accumulator layout of mma_sync.cuh, column
 // octet i in d[4 i .. 4 i + 3]. A comes from registers (the A layouts of mma_sync.cuh) or shared memory, B [N x k] from
-// shared memory. Every operand's inner index lies along its rows ("K-major").
+// shared memory. An operand's inner index lies along its rows ("K-major") unless its function says otherwise.
 //
 // Registers belong to the products from wgmma_begin to the wgmma_wait that names them: what was written before the one
 // and is read after the other must be named there, or the compiler may move the accesses in between.

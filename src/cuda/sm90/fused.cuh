@@ -1,5 +1,5 @@
-// The fused kernel of sm_90a: a block carries a head of a sequence from its raw inputs to its outputs, with one
-// warpgroup a role and a ring of stages between them. docs/kernels/sm90a.md.
+// The fused kernel of sm_90a: a block carries a head of a sequence from its raw inputs to its outputs, with one or two
+// warpgroups a role and a ring of stages between them. docs/kernels/sm90a.md.
 #pragma once
 
 #include "cuda/sm90/columns.cuh"
