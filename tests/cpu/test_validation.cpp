@@ -559,7 +559,7 @@ std::vector<Rejection> other_rejections() {
        },
        FKDA_UNSUPPORTED},
       {"Row42_UnsupportedK", "no implementation", "K = 100", "K,V=8n<=512", widths(100, 32), FKDA_UNSUPPORTED},
-      {"Row42_UnsupportedKThatTheReferenceRuns", "no implementation", "K = 100", "reference runs it where backend",
+      {"Row42_UnsupportedKThatTheReferenceRuns", "no implementation", "K = 100", "reference runs it where FLASH_KDA",
        widths(100, 32), FKDA_UNSUPPORTED},
       {"Row42_UnsupportedV", "no implementation", "V = 520", "K,V=8n<=512", widths(32, 520), FKDA_UNSUPPORTED},
   };
