@@ -12,32 +12,19 @@ them: run it where the results were made.
 
 import argparse
 import datetime
-import hashlib
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
+
+from code_digest import code_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs/gpu/verified.json"
 
 
-# A literal, which stays as it is, or comments and white space in a row.
-TOKENS = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?://[^\n]*|/\*.*?\*/|\s)+""", re.DOTALL)
-
-
-def code_of(source):
-    """C++ text without what compiles to nothing, so that putting a comment right does not ask for a GPU."""
-    return TOKENS.sub(lambda match: match[1] or " ", source).strip()
-
-
 def kernels_digest(root=ROOT):
-    """SHA-256 over the code in src/cuda, in the order of the paths. Comments and white space do not count."""
-    digest = hashlib.sha256()
-    for path in sorted(p for p in (root / "src/cuda").rglob("*") if p.is_file()):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + code_of(path.read_text()).encode() + b"\0")
-    return digest.hexdigest()
+    return code_digest(root, "src/cuda")
 
 
 def machine():

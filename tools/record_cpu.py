@@ -12,7 +12,6 @@ and of which version and sources they were.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import platform
@@ -22,17 +21,16 @@ import sys
 import tempfile
 from pathlib import Path
 
+from code_digest import code_digest
+
 ROOT = Path(__file__).resolve().parent.parent
 KERNEL_SOURCES = ("include/flashkda", "src/core", "src/cpu")
 LARGE_CASE = "H32 T65536"
 
 
 def kernel_digest(root=ROOT):
-    """SHA-256 over the names and contents of the sources that decide results and speed."""
-    digest = hashlib.sha256()
-    for path in sorted(p for folder in KERNEL_SOURCES for p in (root / folder).rglob("*.[ch]*")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+    """Of the sources that decide results and speed."""
+    return code_digest(root, *KERNEL_SOURCES)
 
 
 def run(*command):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from gpu_record import code_of, kernels_digest, merge, rendered  # noqa: E402
+from gpu_record import merge, rendered  # noqa: E402
 
 OLD = {
     "gpu": "A",
@@ -42,21 +42,3 @@ def test_rendered_is_the_record_with_a_line_an_entry():
     text = rendered(OLD)
     assert json.loads(text) == OLD
     assert '\n  {"case": "H8", "ms_median": 1.0}\n' in text
-
-
-def test_digest_follows_contents(tmp_path):
-    (tmp_path / "src/cuda/sm80").mkdir(parents=True)
-    source = tmp_path / "src/cuda/sm80/a.cuh"
-    source.write_text("int a;")
-    first = kernels_digest(tmp_path)
-    source.write_text("int b;")
-    assert kernels_digest(tmp_path) != first
-    source.write_text("// a\nint /* of\ntwo lines */   a;  // more\n")
-    assert kernels_digest(tmp_path) == first
-    source.rename(tmp_path / "src/cuda/sm80/b.cuh")
-    assert kernels_digest(tmp_path) != first
-
-
-def test_literals_are_code():
-    assert code_of("f(\"a  // b\", '\"', 1'000);") == "f(\"a  // b\", '\"', 1'000);"
-    assert code_of("a  b") == code_of("a /* x */ b") != code_of('"a  b"')

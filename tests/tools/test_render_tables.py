@@ -7,7 +7,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from record_cpu import kernel_digest  # noqa: E402
 from render_tables import rendered, size  # noqa: E402
 
 T2 = "/threads:2/real_time"
@@ -103,19 +102,6 @@ def test_size():
     assert [size(n) for n in (17, 1000, 1023 * 1024, 3 << 20, 5 << 29)] == [
         "17 B", "0.977 KiB", "0.999 MiB", "3 MiB", "2.5 GiB",
     ]  # fmt: skip
-
-
-def test_digest_follows_names_and_contents(tmp_path):
-    (tmp_path / "src/cpu").mkdir(parents=True)
-    source = tmp_path / "src/cpu/a.cpp"
-    source.write_text("int a;")
-    first = kernel_digest(tmp_path)
-    assert kernel_digest(tmp_path) == first
-    source.write_text("int b;")
-    second = kernel_digest(tmp_path)
-    source.write_text("int a;")
-    source.rename(tmp_path / "src/cpu/b.cpp")
-    assert len({first, second, kernel_digest(tmp_path)}) == 3
 
 
 def test_readme_shows_the_record():
