@@ -30,6 +30,17 @@ void print_wrapped(const std::string& text, const std::string& indent, size_t wi
   if (!line.empty()) std::printf("%s%s\n", indent.c_str(), line.c_str());
 }
 
+// What comes of it where no call names an implementation.
+std::string of_environment(const std::string& name) {
+  bool known = name == "auto";
+  for (int32_t i = 0; i < fkda_implementation_count(); ++i) {
+    fkda_implementation implementation;
+    checks::require_ok(fkda_implementation_info(i, &implementation));
+    known = known || name == implementation.name;
+  }
+  return known ? name + " runs" : "calls are refused, for it is none of these";
+}
+
 int print_info() {
   const Terminal terminal = detect_terminal("auto");
   std::printf("flashkda %s\n", fkda_version());
@@ -37,7 +48,7 @@ int print_info() {
   std::printf(
       "\nimplementations, by the names that --backend takes; of tensors this tool makes those of the CPU alone:\n");
   if (const char* name = std::getenv("FLASH_KDA_BACKEND"); name != nullptr && *name != '\0') {
-    std::printf("FLASH_KDA_BACKEND is set: where none is named, %s runs\n", name);
+    std::printf("FLASH_KDA_BACKEND is set: where none is named, %s\n", of_environment(name).c_str());
   }
   constexpr int kNameWidth = 19;  // of the longest
   for (int32_t i = 0; i < fkda_implementation_count(); ++i) {

@@ -44,7 +44,9 @@ int run(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);  // --help, --version
-    return fail(explain(error, program, argc, argv) + " (see flashkda --help)");
+    const auto parsed = program.get_subcommands();
+    const std::string name = parsed.empty() ? "" : parsed.front()->get_name() + " ";
+    return fail(explain(error, program, argc, argv) + " (see flashkda " + name + "--help)");
   }
   for (const Subcommand& subcommand : subcommands) {
     if (!subcommand.app->parsed()) continue;

@@ -249,6 +249,7 @@ TEST_F(CliTest, InfoSaysWhatTheEnvironmentChooses) {
   EXPECT_EQ(run("info").out.find("FLASH_KDA_BACKEND"), std::string::npos);
   expect_contains(run("info", "FLASH_KDA_BACKEND=reference").out,
                   "FLASH_KDA_BACKEND is set: where none is named, reference runs\n");
+  expect_contains(run("info", "FLASH_KDA_BACKEND=abacus").out, "where none is named, calls are refused");
 }
 
 TEST_F(CliTest, RunSaysWhereTheGateIsTheDefault) {
@@ -331,6 +332,7 @@ TEST_F(CliTest, RunRefusesBadInput) {
                  "--lower-bound: got -1, needs the bounded gate; this one is softplus");
   expect_failure(in + out + " --gate log", "A_log");
   expect_failure(in + out + " --gate open", "--gate: got 'open'");
+  expect_failure(in + out + " --gate open", "(see flashkda run --help)");
   expect_failure(in + out + " --backend abacus", "backend: got \"abacus\"");
   expect_failure(in + out + " --out-dtype fp64", "fp64-out");
   expect_failure(in + out + " --expected " + path("missing"), "missing: no such file");
