@@ -212,9 +212,9 @@ void launch_fused(const Problem& p, char* workspace, cudaStream_t stream) {
   set_states(fused, p);
   const int64_t heads = p.N * p.HV;
   if (two_each(heads, multiprocessors(p.q.device_index))) {
-    sm90::launch_fused<1>(fused, heads, stream);
+    sm90::launch_fused<1, 2>(fused, heads, stream);
   } else {
-    sm90::launch_fused<2>(fused, heads, stream);
+    sm90::launch_fused<2, 1>(fused, heads, stream);
   }
 }
 #endif

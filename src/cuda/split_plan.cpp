@@ -51,7 +51,7 @@ constexpr Costs kWgmmaCosts = {.prepare_start = 5.0,
                                .recur_next = -2.5,
                                .recur_bytes = 1760.0};
 constexpr double kChainStart = 2.0, kChainStep = 1.2;
-constexpr double kFusedStart = 9.0, kFused = 1.47 / 32, kFusedFull = 2.12 / 32;  // a head on two SMs, on one
+constexpr double kFusedStart = 9.0, kFused = 1.31 / 32, kFusedFull = 2.25 / 32;  // a head on two SMs, on one
 constexpr double kStateBytes = 4.0e6, kRecurBytes = 3.6e6;                       // moved in a microsecond
 
 const Costs& costs(Engine engine) { return engine == Engine::kWgmma ? kWgmmaCosts : kMmaSyncCosts; }

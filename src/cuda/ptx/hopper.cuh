@@ -25,10 +25,22 @@ __device__ __forceinline__ void barrier_expect(Barrier& b, uint32_t bytes) {
                                          &b, bytes);
 }
 
+// The same, arriving `count` times.
+__device__ __forceinline__ void barrier_expect_with(Barrier& b, uint32_t count, uint32_t bytes) {
+  ::cuda::ptx::mbarrier_expect_tx(::cuda::ptx::sem_relaxed, ::cuda::ptx::scope_cta, ::cuda::ptx::space_shared, &b,
+                                  bytes);
+  ::cuda::ptx::mbarrier_arrive(&b, count);
+}
+
 // Returns when the phase of that parity has completed.
 __device__ __forceinline__ void barrier_wait(Barrier& b, uint32_t parity) {
   while (!::cuda::ptx::mbarrier_try_wait_parity(&b, parity)) {
   }
+}
+
+// Whether it has.
+__device__ __forceinline__ bool barrier_passed(Barrier& b, uint32_t parity) {
+  return ::cuda::ptx::mbarrier_test_wait_parity(&b, parity);
 }
 
 // Orders what this thread wrote to shared memory before what the copy engine or wgmma reads there.
@@ -55,6 +67,32 @@ __device__ __forceinline__ void store_bytes(void* to, const void* from, uint32_t
 __device__ __forceinline__ void stores_have_read() {
   ::cuda::ptx::cp_async_bulk_commit_group();
   ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>());
+}
+
+// Blocks of a cluster: where in block `rank`'s shared memory lies what has this address in ours.
+__device__ __forceinline__ uint32_t address_in_block(uint32_t address, uint32_t rank) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+// Arrives at a barrier of another block. Nothing that this thread wrote is ordered for the other block by it: a release
+// for the cluster would wait until all its stores to global memory are done.
+__device__ __forceinline__ void barrier_arrive_there(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Starts the copy of `bytes`, a multiple of 16, from shared memory to another block's, on whose barrier they count.
+__device__ __forceinline__ void send_bytes(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "r"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+// All threads of all blocks of the cluster. Orders nothing but barrier_init_fence's.
+__device__ __forceinline__ void cluster_barrier() {
+  ::cuda::ptx::barrier_cluster_arrive(::cuda::ptx::sem_relaxed);
+  ::cuda::ptx::barrier_cluster_wait();
 }
 
 // Four 8 x 8 matrices of 16-bit values from registers, as ldmatrix_x4 reads them.

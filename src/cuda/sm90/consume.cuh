@@ -18,11 +18,11 @@
 
 namespace flashkda::cuda::sm90 {
 
-// slice: the warpgroup's of the block; column: the block's first value column.
-template <int kSlices>
-__device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const FusedParams& p, const Item& item, int slice,
-                                             int column) {
-  const int warp = uniform_warp(), lane = threadIdx.x % 32;
+// slice: the warpgroup's of the block; column: the block's first value column; rank: the block's of its cluster.
+template <typename V>
+__device__ __forceinline__ void run_consumer(Shared<V>& shared, const FusedParams& p, const Item& item, int slice,
+                                             int column, int rank) {
+  const int warp = uniform_warp(), lane = threadIdx.x % 32, lane_ = lane;
   const int v0 = column + slice * 64 + warp * 16;  // the warp's first value column
   const int64_t slot = p.slots.data == nullptr ? item.n : p.slots[item.n];
   const bool stateful = slot >= 0 && slot < p.slot_count;
@@ -46,27 +46,41 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
   uint16_t* const out = static_cast<uint16_t*>(const_cast<void*>(p.out.data)) + item.batch * p.out.batch +
                         (item.begin + lane / 4) * p.out.token + item.hv * p.out.head + v0 + 2 * (lane % 4);
   for (int c = 0; c < item.chunks; ++c) {
-    const int s = c % kStages<kSlices>, lane = ptx::opaque(threadIdx.x % 32), t = lane % 4;
-    const Stage<kSlices>& stage = shared.stages[s];
-    const Scales& scales = shared.scales[s];
+    const int s = c % V::kStages, lane = ptx::opaque(lane_), t = lane % 4;
+    Stage<V::kSlices>& stage = shared.stages[s];
+    const Scales& scales = stage.scales;
     const int rows =
         static_cast<int>(min(static_cast<int64_t>(kChunk), item.length - static_cast<int64_t>(c) * kChunk));
-    ptx::barrier_wait(shared.full[s], c / kStages<kSlices> & 1);
+    ptx::barrier_wait(shared.full[s], c / V::kStages & 1);
+    if (rows < kChunk) clear_values(stage.v[slice], rows);
+    uint32_t values[2][4];  // tokens 0-15, 16-31: V^T in accumulator layout
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = h * 16 + lane / 16 * 8 + lane % 8;
+      ptx::ldmatrix_x4_trans(values[h],
+                             ptx::shared_address(&stage.v[slice][row][unit_128(row, warp * 2 + lane / 8 % 2)]));
+    }
     float acc[16], o[16];
     {
       uint32_t a[D / 16][4];
-#pragma unroll
-      for (int i = 0; i < D / 16; ++i) {
-        S.decay(i, *reinterpret_cast<const float4*>(&stage.F[16 * i + 4 * t]));
-        S.pack(i, a[i]);
-      }
       const uint64_t kd = ptx::rows_of_128(ptx::shared_address(&stage.x[0][0][0][0]));
       const uint64_t qd = ptx::rows_of_128(ptx::shared_address(&stage.x[0][1][0][0]));
-      ptx::wgmma_begin();
-      static_for<D / 16>([&](auto i) {
-        ptx::wgmma_n32_bf16<(i > 0)>(acc, a[i], ptx::advance(kd, i / 4 * sizeof(stage.x[0]) + i % 4 * 32));
+      constexpr int kParts = V::kSlices == 1 ? 2 : 1,
+                    kSteps = D / 16 / kParts;  // half of S is packed under the other's products
+      static_for<kParts>([&](auto part) {
+        static_for<kSteps>([&](auto step) {
+          constexpr int i = part * kSteps + step;
+          S.decay(i, *reinterpret_cast<const float4*>(&stage.F[16 * i + 4 * t]));
+          S.pack(i, a[i]);
+          ptx::hold(a[i]);
+        });
+        ptx::wgmma_begin();
+        static_for<kSteps>([&](auto step) {
+          constexpr int i = part * kSteps + step;
+          ptx::wgmma_n32_bf16<(i > 0)>(acc, a[i], ptx::advance(kd, i / 4 * sizeof(stage.x[0]) + i % 4 * 32));
+        });
+        ptx::wgmma_commit();
       });
-      ptx::wgmma_commit();
       static_for<D / 16>([&](auto i) {
         ptx::wgmma_n32_bf16<(i > 0)>(o, a[i], ptx::advance(qd, i / 4 * sizeof(stage.x[0]) + i % 4 * 32));
       });
@@ -74,13 +88,10 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
     }
     scale(between);
     ptx::hold(state);
-    ptx::wgmma_wait<0>(acc, o);
-    uint32_t values[2][4];  // tokens 0-15, 16-31: V^T in accumulator layout
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = h * 16 + lane / 16 * 8 + lane % 8;
-      ptx::ldmatrix_x4_trans(values[h],
-                             ptx::shared_address(&stage.v[slice][row][unit_128(row, warp * 2 + lane / 8 % 2)]));
+    if constexpr (V::kSlices == 1) {
+      ptx::wgmma_wait<1>(acc);
+    } else {
+      ptx::wgmma_wait<0>(acc, o);
     }
     float(&u)[16] = acc;
     {
@@ -91,20 +102,16 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
                      high = unpack_bf16(values[octet / 2][octet % 2 * 2 + 1]);
         const float* const e = acc + 4 * octet;
         const float2 f = *reinterpret_cast<const float2*>(&scales.read_k[8 * octet + 2 * t]);
-        float d[4] = {low.x - f.x * e[0], low.y - f.y * e[1], high.x - f.x * e[2], high.y - f.y * e[3]};
-        if (rows < kChunk) {  // beyond the end lies somebody else's token, maybe a NaN
-          if (8 * octet + 2 * t >= rows) d[0] = d[2] = 0.0f;
-          if (8 * octet + 2 * t + 1 >= rows) d[1] = d[3] = 0.0f;
-        }
-        r[octet][0] = __float_as_uint(d[0]);
-        r[octet][1] = __float_as_uint(d[2]);
-        r[octet][2] = __float_as_uint(d[1]);
-        r[octet][3] = __float_as_uint(d[3]);
+        r[octet][0] = __float_as_uint(low.x - f.x * e[0]);
+        r[octet][1] = __float_as_uint(high.x - f.x * e[2]);
+        r[octet][2] = __float_as_uint(low.y - f.y * e[1]);
+        r[octet][3] = __float_as_uint(high.y - f.y * e[3]);
       }
       const uint64_t T = ptx::rows_of_128(ptx::shared_address(&stage.T[0][0]));
       ptx::wgmma_begin();
       static_for<4>([&](auto i) { ptx::wgmma_n32_tf32<(i > 0)>(u, r[i], ptx::advance(T, i * 32)); });
       ptx::wgmma_commit();
+      if constexpr (V::kSlices == 1) ptx::wgmma_wait<1>(o);
 #pragma unroll
       for (int octet = 0; octet < 4; ++octet) {
         const float2 f = *reinterpret_cast<const float2*>(&scales.read_q[8 * octet + 2 * t]);
@@ -116,24 +123,29 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
       ptx::wgmma_wait<0>(u);
     }
     {
-      uint32_t narrow[2][4], wide[2][4];
+      uint32_t written[2][4], rest[2][4];  // U^T diag(write) in bf16, and what that lacks
 #pragma unroll
       for (int octet = 0; octet < 4; ++octet) {
         const float* const e = u + 4 * octet;
-        narrow[octet / 2][octet % 2 * 2] = pack_bf16(e[0], e[1]);
-        narrow[octet / 2][octet % 2 * 2 + 1] = pack_bf16(e[2], e[3]);
         const float2 f = *reinterpret_cast<const float2*>(&scales.write[8 * octet + 2 * t]);
-        wide[octet / 2][octet % 2 * 2] = pack_bf16(f.x * e[0], f.y * e[1]);
-        wide[octet / 2][octet % 2 * 2 + 1] = pack_bf16(f.x * e[2], f.y * e[3]);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float x = f.x * e[2 * half], y = f.y * e[2 * half + 1];
+          uint32_t& pair = written[octet / 2][octet % 2 * 2 + half];
+          pair = pack_bf16(x, y);
+          const float2 kept = unpack_bf16(pair);
+          rest[octet / 2][octet % 2 * 2 + half] = pack_bf16(x - kept.x, y - kept.y);
+        }
       }
       const uint64_t M = ptx::rows_of_64(ptx::shared_address(&stage.M[0][0]));
       const uint64_t ki = ptx::columns_of_128(ptx::shared_address(&stage.x[0][2][0][0]), sizeof(stage.x[0]));
       ptx::wgmma_begin(o, state);
-      static_for<2>([&](auto i) { ptx::wgmma_n32_bf16<true>(o, narrow[i], ptx::advance(M, i * 32)); });
+      static_for<2>([&](auto i) { ptx::wgmma_n32_bf16<true>(o, written[i], ptx::advance(M, i * 32)); });
       ptx::wgmma_commit();
-      static_for<4>([&](auto i) {  // ki, then what it lacks
-        constexpr int half = i % 2;
-        ptx::wgmma_n128_bf16_columns<true>(state, wide[half], ptx::advance(ki, (i / 2 * kChunk + half * kHalf) * 128));
+      static_for<6>([&](auto i) {  // ki, what it lacks, ki
+        constexpr int half = i % 2, part = i / 2 % 2;
+        ptx::wgmma_n128_bf16_columns<true>(state, i < 4 ? written[half] : rest[half],
+                                           ptx::advance(ki, (part * kChunk + half * kHalf) * 128));
       });
       ptx::wgmma_commit();
     }
@@ -142,10 +154,16 @@ __device__ __forceinline__ void run_consumer(Shared<kSlices>& shared, const Fuse
                 [](float x, float y) { return pack_bf16(x, y); });
     ptx::wgmma_wait<0>(state);
     ptx::barrier_arrive(shared.empty[s]);
+    if constexpr (V::kSharers > 1) {
+      __syncwarp();
+      if (lane < V::kSharers && lane != rank) {  // a lane for each of the other blocks
+        ptx::barrier_arrive_there(ptx::address_in_block(ptx::shared_address(&shared.empty[s]), lane));
+      }
+    }
   }
   if (stateful && p.final.data != nullptr) {
     if (item.chunks > 0) {  // out of the frame
-      const Stage<kSlices>& stage = shared.stages[(item.chunks - 1) % kStages<kSlices>];
+      const Stage<V::kSlices>& stage = shared.stages[(item.chunks - 1) % V::kStages];
       const int t = lane % 4;
 #pragma unroll
       for (int i = 0; i < D / 8; ++i) {

@@ -11,10 +11,6 @@
 
 namespace flashkda::cuda::sm90 {
 
-// Warpgroups: kSlices consumers, kColumnGroups of columns, one intra.
-template <int kSlices>
-inline constexpr int kThreads = 128 * (kSlices + 3);
-
 // Registers a thread: at launch, 65,536 in a block at most, and of the roles, who share them out.
 template <int kSlices>
 struct Registers;
@@ -27,13 +23,13 @@ struct Registers<1> {
   static constexpr int kLaunch = 128, kConsumer = 192, kColumns = 96, kIntra = 128;
 };
 
-template <int kSlices>
-__global__ void __launch_bounds__(kThreads<kSlices>, 1) fused(const __grid_constant__ FusedParams p) {
-  constexpr int kSplits = D / 64 / kSlices;  // blocks that share a head
+template <typename V>
+__global__ void __launch_bounds__(V::kThreads, 1) fused(const __grid_constant__ FusedParams p) {
   extern __shared__ char dynamic[];
-  auto& shared = *reinterpret_cast<Shared<kSlices>*>(dynamic);
-  const int column = static_cast<int>(blockIdx.x % kSplits) * 64 * kSlices;
-  const int64_t head = blockIdx.x / kSplits;
+  auto& shared = *reinterpret_cast<Shared<V>*>(dynamic);
+  const int rank = static_cast<int>(blockIdx.x % V::kSharers), column = rank * 64 * V::kSlices;
+  const bool reads = rank < V::kReaders;
+  const int64_t head = blockIdx.x / V::kSharers;
 
   Item item;
   item.hv = static_cast<int>(head % p.layout.HV);
@@ -52,35 +48,47 @@ __global__ void __launch_bounds__(kThreads<kSlices>, 1) fused(const __grid_const
   item.chunks = static_cast<int>((item.length + kChunk - 1) / kChunk);
 
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages<kSlices>; ++s) {
+    for (int s = 0; s < V::kStages; ++s) {
       ptx::barrier_init(shared.raw[s], 1);
-      ptx::barrier_init(shared.columns[s], 128);
+      ptx::barrier_init(shared.columns[s], 32 * V::kColumnWarps);
       ptx::barrier_init(shared.full[s], 128);
-      ptx::barrier_init(shared.empty[s], 128 * kSlices);
+      ptx::barrier_init(shared.bits[s], 1);
+      // Of the other blocks' consumers one lane a warp.
+      ptx::barrier_init(shared.empty[s], (reads ? 128 * V::kSlices : 0) + 4 * (V::kReaders - reads));
     }
     ptx::barrier_init_fence();
-    for (int c = 0; c < min(item.chunks, kCopiedAhead); ++c) load(shared, p, item, c, column);
+    for (int c = 0; c < min(item.chunks, V::kCopiedAhead + rank); ++c) {
+      if (c % V::kSharers == rank) {
+        load(shared, p, item, c, column, rank);
+      } else {
+        load_foreign(shared, p, item, c, column, rank);
+      }
+    }
   }
   // What nobody writes, blocks above the diagonals of T and M, is zero.
   constexpr int kUnits = (sizeof(shared.stages[0].T) + sizeof(shared.stages[0].M)) / sizeof(uint4);
-  for (int i = threadIdx.x; i < kStages<kSlices> * kUnits; i += kThreads<kSlices>) {
+  for (int i = threadIdx.x; i < V::kStages * kUnits; i += V::kThreads) {
     reinterpret_cast<uint4*>(shared.stages[i / kUnits].T)[i % kUnits] = make_uint4(0, 0, 0, 0);
   }
   ptx::async_proxy_fence();
   __syncthreads();
+  if constexpr (V::kSharers > 1) ptx::cluster_barrier();
 
-  using R = Registers<kSlices>;
+  using R = Registers<V::kSlices>;
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
-  if (group < kSlices) {
+  if (group < V::kSlices) {
     ptx::set_registers<R::kLaunch, R::kConsumer>();
-    run_consumer(shared, p, item, group, column);
-  } else if (group < kSlices + kColumnGroups) {
+    if (reads) run_consumer(shared, p, item, group, column, rank);
+  } else if (group < V::kSlices + 2) {
     ptx::set_registers<R::kLaunch, R::kColumns>();
-    run_columns(shared, p, item, group - kSlices);
+    const int warp = (group - V::kSlices) * 4 + uniform_warp();
+    constexpr int kWarps = V::kColumnWarps;
+    run_columns(shared, p, item, warp / kWarps, warp % kWarps, rank);
   } else {
     ptx::set_registers<R::kLaunch, R::kIntra>();
-    run_intra(shared, p, item, column);
+    run_intra(shared, p, item, column, rank);
   }
+  if constexpr (V::kSharers > 1) ptx::cluster_barrier();  // nobody leaves to whom another block may still send
 }
 
 }  // namespace flashkda::cuda::sm90

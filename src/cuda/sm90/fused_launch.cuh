@@ -7,13 +7,22 @@
 
 namespace flashkda::cuda::sm90 {
 
-template <int kSlices>
+template <int kSlices, int kSharers>
 void launch_fused(const FusedParams& p, int64_t heads, cudaStream_t stream) {
-  static_assert(sizeof(Shared<kSlices>) <= 227 * 1024);
-  allow_shared_memory<fused<kSlices>>(sizeof(Shared<kSlices>));
-  const auto blocks = static_cast<unsigned>(heads * (D / 64 / kSlices));
-  fused<kSlices><<<blocks, kThreads<kSlices>, sizeof(Shared<kSlices>), stream>>>(p);
-  check(cudaGetLastError(), "launch of the fused kernel");
+  using V = Variant<kSlices, kSharers>;
+  static_assert(sizeof(Shared<V>) <= 227 * 1024);
+  allow_shared_memory<fused<V>>(sizeof(Shared<V>));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kSharers, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(heads * kSharers);
+  config.blockDim = V::kThreads;
+  config.dynamicSmemBytes = sizeof(Shared<V>);
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = kSharers > 1 ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, fused<V>, p), "launch of the fused kernel");
 }
 
 }  // namespace flashkda::cuda::sm90

@@ -18,9 +18,9 @@ namespace flashkda::cuda::sm90 {
 
 // What warp 0 or 1 has of the diagonal blocks of 8 of L to where one warp inverts them, and in fp16 what stands between
 // its two: its rows 8..15, columns 2 t and the next.
-__device__ __forceinline__ uint32_t put_L(Scratch& scratch, const float (&d)[16], int c, int warp, int lane) {
+__device__ __forceinline__ uint32_t put_L(Scratch& scratch, const float (&d)[16], int buffer, int warp, int lane) {
   const int g = lane / 4, t = lane % 4;
-  float(&L)[4][kBlockFloats] = scratch.L[c % 2];
+  float(&L)[4][kBlockFloats] = scratch.L[buffer];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int at = (2 * t + e) * kBlockRow + g;
@@ -50,14 +50,14 @@ __device__ __forceinline__ void invert_blocks(const float (&L)[4][kBlockFloats],
 // T = (I + L)^-1 by warp 1: its four diagonal blocks in fp32, what is left of them by T21 = -(T22 L21) T11 in fp16 with
 // fp32 sums, first of 8, then of 16. between: put_L's of warps 0 and 1; d: warp 1's rows of L.
 template <int kSlices>
-__device__ __forceinline__ void put_T(Stage<kSlices>& stage, Scratch& scratch, int c, uint32_t between_0,
+__device__ __forceinline__ void put_T(Stage<kSlices>& stage, Scratch& scratch, int buffer, uint32_t between_0,
                                       uint32_t between_1, const float (&d)[16], int lane) {
   const int g = lane / 4, t = lane % 4;
   const auto put = [&](int row, int unit, int place, float x) {
     *reinterpret_cast<uint32_t*>(&stage.T[row][unit_128(row, unit) + place * 4]) = rounded_by_the_cut(x);
   };
   float x[8];
-  invert_blocks(scratch.L[c % 2], x, lane);
+  invert_blocks(scratch.L[buffer], x, lane);
 #pragma unroll
   for (int i = 0; i < 8; ++i) put(lane / 8 * 8 + i, lane / 8 * 2 + lane % 2, lane % 8 / 2, x[i]);
   // Column by column in fp16; as operand B as it is, as operand A turned.
@@ -116,35 +116,37 @@ __device__ __forceinline__ void put_M(Stage<kSlices>& stage, float (&d)[16], int
 // What takes two channels from the last chunk's frame to this one's. tail: their bits from the last anchor on.
 template <int kSlices>
 __device__ __forceinline__ void put_F(Stage<kSlices>& stage, float between, int channel, float2& tail) {
-  const float2 head = *reinterpret_cast<const float2*>(&stage.F[channel]);
+  const float2 head = *reinterpret_cast<const float2*>(&stage.head[channel]);
   // By two factors neither of which underflows.
   const float x = ptx::exp2_approx(0.5f * (head.x + tail.x)), y = ptx::exp2_approx(0.5f * (head.y + tail.y));
   tail = *reinterpret_cast<const float2*>(&stage.tail[channel]);
-  __syncwarp();  // 16 channels change places among themselves
   *reinterpret_cast<float2*>(&stage.F[frame_place(channel)]) = make_float2(x * between * x, y * between * y);
 }
 
-template <int kSlices>
-__device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedParams& p, const Item& item, int column) {
+template <typename V>
+__device__ __forceinline__ void run_intra(Shared<V>& shared, const FusedParams& p, const Item& item, int column,
+                                          int rank) {
   const int warp = uniform_warp();
   Scratch& scratch = shared.scratch;
   const float centred = centre(p.lower_bound), between = ptx::exp2_approx(-kChunk * centred);
   // Read and write scales together are short of the decay that was set aside by a constant.
   const float constant = between / (warp < 2 ? kUncut : 1.0f);
-  // Bits from the last anchor to the last chunk's end, warps 2 and 3: channels 2 (thread - 64) and the next. The first
-  // state comes in no frame.
+  // Bits from the last chunk's anchor to its end, warps 2 and 3: channels 2 (thread - 64) and the next. The first state
+  // comes in no frame.
   float2 tail = make_float2(kHalf * centred, kHalf * centred);
-  constexpr int kRing = kStages<kSlices>;
-  for (int c = 0; c < item.chunks; ++c) {
-    const int s = c % kRing, copied = c + kCopiedAhead;
-    Stage<kSlices>& stage = shared.stages[s];
+  constexpr int kRing = V::kStages;
+  constexpr bool kShared = V::kSharers > 1;
+  for (int c = rank; c < item.chunks; c += V::kSharers) {
+    const int s = kShared ? __shfl_sync(0xffffffffu, c % kRing, 0) : c % kRing, buffer = c / V::kSharers % 2;
+    Stage<V::kSlices>& stage = shared.stages[s];
     const int lane = ptx::opaque(threadIdx.x % 32), g = lane / 4, t = lane % 4, first = warp % 2 * kHalf;
-    ptx::barrier_wait(shared.columns[s], c / kRing & 1);
+    const uint32_t turn = c / V::kOwnPeriod & 1;
+    ptx::barrier_wait(shared.columns[s], turn);
     float d[16];
     ptx::wgmma_begin(d);
     multiply_scores(stage.x, d);
     ptx::wgmma_commit();
-    const Scales& scales = shared.scales[s];
+    const Scales& scales = stage.scales;
     const float* const read = warp < 2 ? scales.read_k : scales.read_q;
     const float low = constant * read[first + g], high = constant * read[first + g + 8];
     float2 write[4];
@@ -153,27 +155,62 @@ __device__ __forceinline__ void run_intra(Shared<kSlices>& shared, const FusedPa
       write[octet] = *reinterpret_cast<const float2*>(&scales.write[8 * octet + 2 * t]);
     }
     ptx::wgmma_wait<0>(d);
-#pragma unroll
-    for (int octet = 0; octet < 4; ++octet) {
-      d[4 * octet] *= write[octet].x * low;
-      d[4 * octet + 1] *= write[octet].y * low;
-      d[4 * octet + 2] *= write[octet].x * high;
-      d[4 * octet + 3] *= write[octet].y * high;
-    }
     if (warp < 2) {
-      const uint32_t below = put_L(scratch, d, c, warp, lane);
-      if (warp == 0) scratch.between[c % 2][lane] = below;
+#pragma unroll
+      for (int octet = 0; octet < 4; ++octet) {
+        d[4 * octet] *= write[octet].x * low;
+        d[4 * octet + 1] *= write[octet].y * low;
+        d[4 * octet + 2] *= write[octet].x * high;
+        d[4 * octet + 3] *= write[octet].y * high;
+      }
+      const uint32_t below = put_L(scratch, d, buffer, warp, lane);
+      if (warp == 0) scratch.between[buffer][lane] = below;
       ptx::named_barrier<64>(2);
-      if (warp == 1) put_T(stage, scratch, c, scratch.between[c % 2][lane], below, d, lane);
+      if (warp == 1) put_T(stage, scratch, buffer, scratch.between[buffer][lane], below, d, lane);
     } else {
+#pragma unroll
+      for (int octet = 0; octet < 4; ++octet) {
+        d[4 * octet] *= low;
+        d[4 * octet + 1] *= low;
+        d[4 * octet + 2] *= high;
+        d[4 * octet + 3] *= high;
+      }
       put_M(stage, d, warp, lane);
-      put_F(stage, between, 2 * (lane + (warp - 2) * 32), tail);
+      const int channel = 2 * (lane + (warp - 2) * 32);
+      if constexpr (kShared) {
+        if (c > 0) {
+          const int before = (c - 1) % kRing;
+          ptx::barrier_wait(shared.bits[before], (c - 1) / kRing & 1);
+          tail = *reinterpret_cast<const float2*>(&shared.stages[before].tail[channel]);
+        }
+      }
+      put_F(stage, between, channel, tail);
     }
     ptx::async_proxy_fence();
     ptx::barrier_arrive(shared.full[s]);
-    if (warp == 0 && lane == 0 && copied < item.chunks) {
-      if (copied >= kRing) ptx::barrier_wait(shared.empty[copied % kRing], (copied / kRing - 1) & 1);
-      load(shared, p, item, copied, column);
+    if constexpr (kShared) {
+      __syncwarp();
+      if (lane < V::kReaders && lane != rank) {  // what the warp has written, by a lane for each block
+        if (warp == 1) send(stage.T, sizeof(stage.T), shared.full[s], lane);
+        if (warp >= 2) {
+          send(stage.M[first], sizeof(stage.M) / 2, shared.full[s], lane);
+          send(&stage.F[(warp - 2) * (D / 2)], sizeof(stage.F) / 2, shared.full[s], lane);
+        }
+      }
+    }
+    if (warp == 0 && lane == 0) {
+      const auto room_for = [&](int copied) {
+        if (copied >= item.chunks) return false;
+        if (copied >= kRing) ptx::barrier_wait(shared.empty[copied % kRing], (copied / kRing - 1) & 1);
+        return true;
+      };
+      int copied = c + V::kCopiedAhead;
+      if constexpr (kShared) {
+        static_assert(V::kSharers == 2 && V::kCopiedAhead % 2 == 1, "the other block's chunk, then an own one");
+        if (room_for(copied)) load_foreign(shared, p, item, copied, column, rank);
+        ++copied;
+      }
+      if (room_for(copied)) load(shared, p, item, copied, column, rank);
     }
     __syncwarp();
   }

@@ -16,8 +16,8 @@ namespace flashkda::cuda::sm90 {
 
 struct FusedParams;
 
-// heads = sequences x value heads. kSlices: 64 value columns each; a block has 1 or 2 of a head.
-template <int kSlices>
+// heads = sequences x value heads. Instances: Variant<2, 1> and <1, 2> of stage.cuh.
+template <int kSlices, int kSharers>
 void launch_fused(const FusedParams& p, int64_t heads, cudaStream_t stream);
 
 // The walk over chunk images (sm90/image.cuh) of 32 tokens. v: the map of the values. Each starts early

@@ -17,18 +17,20 @@ __device__ __forceinline__ float& product_of(Stage<kSlices>& stage, int token) {
   return *reinterpret_cast<float*>(&stage.M[token][unit_64(token, 0)]);
 }
 
-// |k|^2, |q|^2 and q k of eight tokens by one warp, to where finish_lengths looks for them. No decay touches the last:
+// |k|^2, |q|^2 and q k of tokens by one of kWarps, to where finish_lengths looks for them. No decay touches the last:
 // rows of Mqk may consist of that entry alone, and a sum of rounded terms would be wrong where it is small by
 // cancellation. Whether one of the lane's rows is too long. By hand: mma.sync would wait for the consumers' products.
-template <int kSlices>
-__device__ __forceinline__ bool put_lengths(Stage<kSlices>& stage, Scales& scales, int first, int lane) {
-  const int token = first + lane / 4;
+template <int kWarps, int kSlices>
+__device__ __forceinline__ bool put_lengths(Stage<kSlices>& stage, int warp, int lane) {
+  constexpr int kTokens = kChunk / kWarps, kLanes = 32 / kTokens;  // a warp's, a token's
+  const int token = warp * kTokens + lane / kLanes;
   float k_k = 0.0f, q_q = 0.0f, q_k = 0.0f;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {  // two tokens' eight lanes read all eight units of a row between them
-    const int at = unit_128(token, lane % 4 + 4 * ((i + token) % 2));
-    const uint4 k = *reinterpret_cast<const uint4*>(&stage.x[i / 2][0][token][at]);
-    const uint4 q = *reinterpret_cast<const uint4*>(&stage.x[i / 2][1][token][at]);
+  for (int i = 0; i < 16 / kLanes; ++i) {  // eight lanes, of a token or two, read all eight units of a row between them
+    const int block = kLanes == 4 ? i / 2 : i;
+    const int at = unit_128(token, kLanes == 4 ? lane % 4 + 4 * ((i + token) % 2) : lane % 8);
+    const uint4 k = *reinterpret_cast<const uint4*>(&stage.x[block][0][token][at]);
+    const uint4 q = *reinterpret_cast<const uint4*>(&stage.x[block][1][token][at]);
     const auto add = [&](uint32_t pair_k, uint32_t pair_q) {
       const float2 a = unpack_bf16(pair_k), b = unpack_bf16(pair_q);
       k_k = fmaf(a.x, a.x, fmaf(a.y, a.y, k_k));
@@ -41,14 +43,14 @@ __device__ __forceinline__ bool put_lengths(Stage<kSlices>& stage, Scales& scale
     add(k.w, q.w);
   }
 #pragma unroll
-  for (int bit = 1; bit < 4; bit *= 2) {
+  for (int bit = 1; bit < kLanes; bit *= 2) {
     k_k += __shfl_xor_sync(0xffffffffu, k_k, bit);
     q_q += __shfl_xor_sync(0xffffffffu, q_q, bit);
     q_k += __shfl_xor_sync(0xffffffffu, q_k, bit);
   }
-  if (lane % 4 == 0) {
-    scales.read_k[token] = k_k;
-    scales.read_q[token] = q_q;
+  if (lane % kLanes == 0) {
+    stage.scales.read_k[token] = k_k;
+    stage.scales.read_q[token] = q_q;
     product_of(stage, token) = q_k;
   }
   return k_k > kLongSquare || q_q > kLongSquare;
@@ -57,14 +59,16 @@ __device__ __forceinline__ bool put_lengths(Stage<kSlices>& stage, Scales& scale
 // What a lane's token has in every chunk.
 struct TokenFrame {
   float read, write;  // powers of two, stage.cuh
+  float score;        // 2^(-32 c): what read and write scales together are short of
 };
 
 // Scales, shrinking factors and diagonal entries of Mqk from what put_lengths left, by one warp: lane i has token i. b
 // is 0 for tokens beyond the end; no scale of theirs is NaN or infinite, whatever lies there, and their diagonal entry
 // reaches no other row.
 template <int kSlices>
-__device__ __forceinline__ void finish_lengths(Stage<kSlices>& stage, Scales& scales, Shrink& shrink, TokenFrame frame,
-                                               float scale, float b, int lane) {
+__device__ __forceinline__ void finish_lengths(Stage<kSlices>& stage, Shrink& shrink, TokenFrame frame, float scale,
+                                               float b, int lane) {
+  Scales& scales = stage.scales;
   const auto length = [&](float square, float& factor) {
     const bool too_long = square > kLongSquare;
     // A power of two that brings the row near 1, by halving the exponent of its square.
@@ -73,11 +77,12 @@ __device__ __forceinline__ void finish_lengths(Stage<kSlices>& stage, Scales& sc
   };
   float factor_k, factor_q;
   const float k = length(scales.read_k[lane], factor_k), q = length(scales.read_q[lane], factor_q);
-  // The entry itself: nothing has decayed. Large by small factors: with small ones first, digits could be lost.
+  const float read_q = scale * q * frame.read;
+  // The entry itself: nothing has decayed. A long row's factors first: without them it might overflow.
   float& entry = product_of(stage, lane);
-  entry = entry * (factor_k * k) * (factor_q * q) * (kUncut * scale) * b;
+  entry = entry * factor_k * factor_q * (frame.score * read_q);
   scales.read_k[lane] = k * frame.read;
-  scales.read_q[lane] = scale * q * frame.read;
+  scales.read_q[lane] = read_q;
   scales.write[lane] = kUncut * b * k * frame.write;
   const auto narrow = [](float x) { return static_cast<uint16_t>(__float_as_uint(x) >> 16); };
   shrink.k[lane] = narrow(factor_k);

@@ -1,4 +1,4 @@
-// O^T of a chunk to its rows in global memory.
+// Value columns of a chunk: V without what lies beyond the end, O^T to its rows in global memory.
 #pragma once
 
 #include "cuda/block/convert.cuh"
@@ -7,6 +7,17 @@
 #include "cuda/sm90/stage.cuh"
 
 namespace flashkda::cuda::sm90 {
+
+// Zeros where a warp's columns of a last chunk's values lie beyond the end: somebody else's token is there, maybe a
+// NaN. What else is read of such tokens is zero.
+__device__ __forceinline__ void clear_values(char (&v)[kChunk][128], int rows) {
+  const int warp = uniform_warp(), row = threadIdx.x % 32;
+  if (row >= rows) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) *reinterpret_cast<uint4*>(&v[row][unit_128(row, 2 * warp + half)]) = uint4{};
+  }
+  __syncwarp();
+}
 
 // A warp's 16 value columns in 16 bits: the lane stores tokens lane / 4 of every octet, columns 2 (lane % 4) and the
 // next of either half. to: the first of them; rows: the chunk's tokens; pack: two values in one register.

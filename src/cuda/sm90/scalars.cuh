@@ -16,7 +16,8 @@ struct Scalars {
   __device__ __forceinline__ Scalars(const FusedParams& p, int token) {
     const float centred = centre(p.lower_bound);
     const int aside = set_aside(token);
-    frame = {ptx::exp2_approx(centred * (kHalf - aside)), ptx::exp2_approx(centred * (kHalf + aside))};
+    frame = {ptx::exp2_approx(centred * (kHalf - aside)), ptx::exp2_approx(centred * (kHalf + aside)),
+             ptx::exp2_approx(-kChunk * centred)};
   }
 
   __device__ __forceinline__ void ask_for_b(const FusedParams& p, const Item& item, int c, int token) {

@@ -20,6 +20,7 @@
 // makes of V - kd S, and b goes into the write scale and into the columns of Mqk. T's diagonal is 1, exactly.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/block/tf32.cuh"
@@ -32,30 +33,49 @@ inline constexpr int kChunk = 32;
 inline constexpr int kHalf = kChunk / 2;
 inline constexpr int D = 128;  // K = V
 
-// Chunks in shared memory, and how many ahead of the one that intra solves are asked for.
-template <int kSlices>
-inline constexpr int kStages = kSlices == 2 ? 4 : 5;
-inline constexpr int kCopiedAhead = 3;
+// How the fused kernel shares out a head. kSlices: slices of 64 value columns of a block, a consumer warpgroup each.
+// kSharers: blocks of a cluster that prepare chunks in turns, block r its own, those with c % kSharers == r, and send
+// them to those of the cluster that have consumers, the first kReaders.
+template <int kSlices_, int kSharers_>
+struct Variant {
+  static constexpr int kSlices = kSlices_, kSharers = kSharers_, kReaders = D / 64 / kSlices;
+  static_assert(kReaders <= kSharers);
+  static constexpr int kThreads = 128 * (kSlices + 3);  // consumers, two warpgroups of columns, one of intra
 
-inline constexpr int kColumnGroups = 2;  // warpgroups of the column role, which take chunks in turns
+  // Chunks in shared memory, and how many ahead of the one that intra solves are asked for first.
+  static constexpr int kStages = kSlices == 2 ? 4 : 5, kCopiedAhead = 3;
+  // Chunks from one that is a block's own in a stage to the next such one there.
+  static constexpr int kOwnPeriod = kStages * kSharers;
+  static_assert(kSharers == 1 || kStages % 2 == 1, "no common divisor");
+
+  // Warps of the column role that share a chunk, and groups of them, which take own chunks in turns.
+  static constexpr int kColumnWarps = kSlices == 1 ? 8 : 4, kColumnGroups = 8 / kColumnWarps;
+};
 
 // c for a lower_bound in [kLowestBound, 0].
 __device__ __forceinline__ float centre(float lower_bound) {
   return -floorf(-lower_bound * (0.5f * 1.4426950408889634f));
 }
 
+// Scalars of a chunk's tokens, of the normalised rows k and scale q.
+struct Scales {
+  float read_k[kChunk];  // 2^(c (16 - a_i)) / |k_i|
+  float read_q[kChunk];  // 2^(c (16 - a_i)) scale / |q_i|
+  float write[kChunk];   // 2^(c (16 + a_j)) b_j / |k_j|, and what the cut takes of R
+};
+
 // kSlices: value columns of a block / 64, one consumer warpgroup each.
 template <int kSlices>
 struct Stage {
   // [channel / 64][k -> kd, q -> qd, g -> ki, what ki lacks][token], 64 channels of bf16 a row; 128-byte swizzle
   alignas(1024) char x[2][4][kChunk][128];
+  Scales scales;
+  float head[D], tail[D];  // bits of decay of tokens 0..15 and 16..31
+  float F[D];  // in the order of frame_place: what takes the state from the last chunk's frame to this one's
   alignas(1024) char v[kSlices][kChunk][128];  // bf16; 128-byte swizzle
   alignas(1024) char T[kChunk][128];           // [i][token place of j] tf32: (I + L)^-1; 128-byte swizzle
   alignas(1024) char M[kChunk][64];  // [i][j] bf16: Mqk; before it, at the start of row i, entry (i, i) in fp32;
                                      // 64-byte swizzle
-  float F[D];  // bits of decay of tokens 0..15; then, in the order of frame_place, what takes the state from the last
-               // chunk's frame to this one's
-  float tail[D];  // bits of decay of tokens 16..31
 };
 
 // Diagonal blocks of 8 of L, transposed; padded so that neither rows nor blocks share banks.
@@ -68,29 +88,22 @@ struct Scratch {
   uint32_t between[2][32];             // what warp 0 has between its two blocks
 };
 
-// Scalars of a chunk's tokens, of the normalised rows k and scale q.
-struct Scales {
-  float read_k[kChunk];  // 2^(c (16 - a_i)) / |k_i|
-  float read_q[kChunk];  // 2^(c (16 - a_i)) scale / |q_i|
-  float write[kChunk];   // 2^(c (16 + a_j)) b_j / |k_j|, and what the cut takes of R
-};
-
 // Powers of two, in bf16, that bring k and q rows of extreme length to a length near 1 before anything is multiplied.
 struct Shrink {
   uint16_t k[kChunk], q[kChunk];
 };
 
-template <int kSlices>
+template <typename V>
 struct Shared {
-  Stage<kSlices> stages[kStages<kSlices>];
-  alignas(16) Scales scales[kStages<kSlices>];
-  Shrink shrink[kStages<kSlices>];
+  Stage<V::kSlices> stages[V::kStages];
+  Shrink shrink[V::kStages];
   Scratch scratch;
-  ptx::Barrier raw[kStages<kSlices>];  // the copy engine's bytes have arrived
+  ptx::Barrier raw[V::kStages];  // raw k, q and g of an own chunk are there, and v
   // Every lane arrives: compute-sanitizer's racecheck sees no order in a lane's arrival for its warp.
-  ptx::Barrier columns[kStages<kSlices>];  // kd, qd, ki, the scales, F and tail are written
-  ptx::Barrier full[kStages<kSlices>];     // T, M and the final F as well
-  ptx::Barrier empty[kStages<kSlices>];    // the consumers have left
+  ptx::Barrier columns[V::kStages];  // kd, qd, ki, the scales, head and tail are written
+  ptx::Barrier bits[V::kStages];     // head and tail are there, written or sent
+  ptx::Barrier full[V::kStages];     // what consumers read is there, written or sent
+  ptx::Barrier empty[V::kStages];    // the consumers have left, of all blocks
 };
 
 // The warp's index in its warpgroup, in a form that the compiler knows to be the same for the whole warp.

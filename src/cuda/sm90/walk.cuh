@@ -56,17 +56,6 @@ struct WalkRing {
   }
 };
 
-// Zeros where a warp's columns of a last chunk's values lie beyond the end: somebody else's token is there, maybe a
-// NaN. What else is read of such tokens, in the image, is zero.
-__device__ __forceinline__ void clear_values(char (&v)[kChunk][128], int rows) {
-  const int warp = uniform_warp(), row = threadIdx.x % 32;
-  if (row >= rows) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) *reinterpret_cast<uint4*>(&v[row][unit_128(row, 2 * warp + half)]) = uint4{};
-  }
-  __syncwarp();
-}
-
 // One chunk of a warpgroup's columns. slice: its columns' half of the stage's values; valued: without, the values are
 // zero. emit(o): what to do with O^T while the state is updated. kRoomy: with 40 registers more, F and V are there and
 // converted before the first product is.
