@@ -52,7 +52,7 @@ def run_ctest(build, jobs, logs):
     return junit_counts(results) if results.exists() else total() | {"failed": 1}
 
 
-PATHS = ("", "cuda_fused", "cuda_wgmma", "cuda_split", "cuda_portable", "cuda_portable_split")
+PATHS = ("", "cuda_fused", "cuda_apart", "cuda_wgmma", "cuda_split", "cuda_portable", "cuda_portable_split")
 
 
 LARGE = "CudaLarge.*"  # needs most of a GPU's memory

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <climits>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -44,15 +45,15 @@ int64_t recurrent_tokens(const Problem& p) {
 // What runs a problem: the fused kernel, or prepare and recur of an engine, with sequences cut into segments or not.
 struct Path {
   bool fused = false;
+  bool apart = false;  // fused: chunks are prepared on multiprocessors of their own
   Engine engine = Engine::kMmaSync;
   bool split = false;
 };
 
-size_t image_bytes(const Problem& p, Engine engine) {
+size_t image_bytes(const Problem& p, [[maybe_unused]] Path path) {
 #ifdef FLASHKDA_WITH_SM90
-  if (engine == Engine::kWgmma) return sm90::image_bytes();
-#else
-  static_cast<void>(engine);
+  if (path.fused) return sm90::apart_image_bytes();
+  if (path.engine == Engine::kWgmma) return sm90::image_bytes();
 #endif
   return static_cast<size_t>(p.K == 128 ? Image<128>::kBytes : Image<64>::kBytes);
 }
@@ -66,7 +67,7 @@ int multiprocessors(int device) {
 // What lies where in the workspace, in bytes. The one place of its formula.
 struct Workspace {
   int64_t begin = 0, chunks = 0, order = 0, intermediate_begin = 0, segments = 0, images = 0, bytes = 0;
-  int64_t ends = 0, transitions = 0, forgets = 0;
+  int64_t ends = 0, transitions = 0, forgets = 0, ready = 0;
   int64_t chunk_bound = 0;  // chunks of all sequences, at most
   SplitPlan split;
 
@@ -79,11 +80,12 @@ struct Workspace {
       begin = take((p.N + 1) * 8);
       chunks = take((p.N + 1) * 4);
       if (present(p.intermediate_states)) intermediate_begin = take((p.N + 1) * 4);
-      if (fused) order = take(p.N * 4);
+      if (fused && !path.apart) order = take(p.N * 4);
       if (path.split) segments = take((p.N + 1) * 4);
     }
-    if (fused) return;
-    images = take(chunk_bound * p.HV * static_cast<int64_t>(image_bytes(p, path.engine)));
+    if (fused && !path.apart) return;
+    images = take(chunk_bound * p.HV * static_cast<int64_t>(image_bytes(p, path)));
+    if (fused) ready = take(chunk_bound * p.HV * 4);
     if (!path.split) return;
     split = plan_split(p, path.engine, multiprocessors(p.q.device_index));
     ends = take(split.segments * p.HV * p.V * p.K * 4);
@@ -165,7 +167,7 @@ Layout make_layout(const Problem& p, const Workspace& w, char* workspace, Path p
     plan.intermediate_every = p.intermediate_every;
     plan.intermediate_begin = reinterpret_cast<int32_t*>(workspace + w.intermediate_begin);
   }
-  if (path.fused) plan.order = reinterpret_cast<int32_t*>(workspace + w.order);
+  if (path.fused && !path.apart) plan.order = reinterpret_cast<int32_t*>(workspace + w.order);
   if (w.split.segments > 0) {
     plan.segment_chunks = static_cast<int32_t>(w.split.segment_chunks);
     plan.segments = reinterpret_cast<int32_t*>(workspace + w.segments);
@@ -192,12 +194,12 @@ void set_states(Params& params, const Problem& p) {
 }
 
 #ifdef FLASHKDA_WITH_SM90
-void launch_fused(const Problem& p, char* workspace, cudaStream_t stream) {
-  const Path path = {.fused = true};
+void launch_fused(const Problem& p, Path path, char* workspace, cudaStream_t stream) {
   const Workspace w(p, path);
-  sm90::FusedParams fused{};
+  sm90::ApartParams apart{};
+  sm90::FusedParams& fused = apart.fused;
   fused.layout = make_layout(p, w, workspace, path, stream);
-  if (p.packed()) fused.order = reinterpret_cast<const int32_t*>(workspace + w.order);
+  if (p.packed() && !path.apart) fused.order = reinterpret_cast<const int32_t*>(workspace + w.order);
   fused.q = sm90::make_tensor_map(p.q);
   fused.k = sm90::make_tensor_map(p.k);
   fused.g = sm90::make_tensor_map(p.g);
@@ -211,7 +213,16 @@ void launch_fused(const Problem& p, char* workspace, cudaStream_t stream) {
   fused.beta_activation = p.beta_activation;
   set_states(fused, p);
   const int64_t heads = p.N * p.HV;
-  if (two_each(heads, multiprocessors(p.q.device_index))) {
+  const int processors = multiprocessors(p.q.device_index);
+  if (path.apart) {
+    apart.images = workspace + w.images;
+    apart.ready = reinterpret_cast<int32_t*>(workspace + w.ready);
+    apart.runs = static_cast<int32_t>(heads);
+    apart.makers = makers(heads, processors);
+    check(cudaMemsetAsync(apart.ready, 0, static_cast<size_t>(w.chunk_bound * p.HV * 4), stream),
+          "launch of the memset in front of the fused kernel");
+    sm90::launch_apart(apart, stream);
+  } else if (two_each(heads, processors)) {
     sm90::launch_fused<1, 2>(fused, heads, stream);
   } else {
     sm90::launch_fused<2, 1>(fused, heads, stream);
@@ -390,6 +401,9 @@ bool available() {
 
 const char* detail() { return "sm_80 and later; the fastest of the paths below"; }
 const char* detail_fused() { return "one fused kernel on sm_90 where it fits, else as cuda_portable"; }
+const char* detail_apart() {
+  return "the fused kernel, chunks prepared on multiprocessors of their own, where heads leave them; else as cuda_fused";
+}
 const char* detail_wgmma() { return "two kernels on wgmma on sm_90 where they fit, else as cuda_portable"; }
 const char* detail_split() { return "as cuda_wgmma, with sequences cut into segments"; }
 const char* detail_portable() { return "two kernels on mma.sync, one for sequences of a few tokens, sm_80 and later"; }
@@ -475,6 +489,13 @@ Path portable_split(const Problem& p) { return {.split = may_split(p)}; }
 Path wgmma(const Problem& p) { return {.engine = best_engine(p)}; }
 Path split(const Problem& p) { return {.engine = best_engine(p), .split = may_split(p)}; }
 Path fused(const Problem& p) { return {.fused = fused_fits(p)}; }
+Path apart(const Problem& p) {
+  Path path = fused(p);
+  if (!path.fused || p.N * p.HV == 0) return path;
+  path.apart = std::isfinite(apart_microseconds(p, multiprocessors(p.q.device_index)));
+  if (path.apart) path.engine = Engine::kWgmma;  // the layout counts its chunks
+  return path;
+}
 
 // The one that the model expects to be the fastest.
 Path choose(const Problem& p) {
@@ -496,7 +517,10 @@ Path choose(const Problem& p) {
       offer({.engine = Engine::kWgmma, .split = true}, plan_split(p, Engine::kWgmma, processors).microseconds);
     }
   }
-  if (fused_fits(p)) offer({.fused = true}, fused_microseconds(p, processors));
+  if (fused_fits(p)) {
+    offer({.fused = true}, fused_microseconds(p, processors));
+    offer(apart(p), apart_microseconds(p, processors));
+  }
   return best;
 }
 
@@ -508,7 +532,7 @@ void forward_on(const Problem& p, Path path, void* workspace_pointer, void* stre
   if (debugging()) check_device_values(p, stream);
 #ifdef FLASHKDA_WITH_SM90
   if (path.fused) {
-    launch_fused(p, workspace, stream);
+    launch_fused(p, path, workspace, stream);
     return;
   }
 #endif

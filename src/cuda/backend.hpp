@@ -1,7 +1,7 @@
 // The CUDA backend. Paths: portable (sm_80 and later, every option), wgmma (sm_90a, the same in two kernels built on
-// wgmma) and fused (sm_90a, one kernel for the options that serving and training use most); the first two with
-// sequences in one piece or split into segments. "cuda" takes the one that should be fastest, the other names insist on
-// one where it fits.
+// wgmma) fused (sm_90a, one kernel for the options that serving and training use most) and apart (the same with chunks
+// prepared on multiprocessors of their own); the first two with sequences in one piece or split into segments. "cuda"
+// takes the one that should be fastest, the other names insist on one where it fits.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ size_t workspace_size(const Problem& p);
 void forward(const Problem& p, void* workspace, void* stream);
 
 // The paths that have a backend name of their own, "cuda_" and this: the one list of them in the library.
-#define FLASHKDA_CUDA_PATHS(X) X(fused) X(wgmma) X(split) X(portable) X(portable_split)
+#define FLASHKDA_CUDA_PATHS(X) X(fused) X(apart) X(wgmma) X(split) X(portable) X(portable_split)
 
 // What a path is, for fkda_implementation, and how it is run.
 #define FLASHKDA_DECLARE_PATH(path)               \

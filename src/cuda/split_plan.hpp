@@ -33,6 +33,11 @@ SplitPlan plan_split(const Problem& p, Engine engine, int processors);
 double whole_microseconds(const Problem& p, Engine engine, int processors);
 double fused_microseconds(const Problem& p, int processors);
 
+// The fused path with makers and readers apart, two readers a head, each block on a multiprocessor of its own. Infinite
+// where readers leave none for makers, and where images would take more than 4 GB.
+double apart_microseconds(const Problem& p, int processors);
+inline int makers(int64_t heads, int processors) { return static_cast<int>(processors - 2 * heads); }
+
 std::string describe(const SplitPlan& plan, Engine engine);  // one line
 
 }  // namespace flashkda::cuda

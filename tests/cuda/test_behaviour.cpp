@@ -34,6 +34,7 @@ TEST_F(CudaStreams, Row10_TheSameBitsAThousandTimesUnderLoad) {
   const std::vector<std::pair<Spec, Want>> cases = {
       {{.H = 4, .cu = {0, 33, 33, 300, 333}, .initial_state = FKDA_FLOAT32, .seed = 501}, kFp32},
       {{.H = 64, .cu = {0, 100, 117}, .seed = 502}, {.final_state = FKDA_BFLOAT16}},
+      {{.T = 2048, .H = 24, .seed = 505}, kFp32},
       {{.B = 2, .T = 200, .H = 3, .K = 64, .V = 64, .initial_state = FKDA_BFLOAT16, .seed = 503},
        {.final_state = FKDA_BFLOAT16, .intermediate_states = FKDA_FLOAT32}},
   };
@@ -233,7 +234,8 @@ TEST_F(CudaSanitizer, DenseOfEveryDtypeWidthAndLayout) {
 
 // Gates that remember, so that segments need their transitions, and gates that forget.
 TEST_F(CudaSanitizer, EveryPathWholeAndInSegments) {
-  for (const char* backend : {"cuda_fused", "cuda_wgmma", "cuda_split", "cuda_portable", "cuda_portable_split"}) {
+  for (const char* backend :
+       {"cuda_fused", "cuda_apart", "cuda_wgmma", "cuda_split", "cuda_portable", "cuda_portable_split"}) {
     for (const bool packed : {false, true}) {
       for (const double gate : {-9.0, 1.0}) {
         Spec spec{.T = 300, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 555};

@@ -96,6 +96,19 @@ TEST(SplitPlan, SplitsFewHeadsAndNotMany) {
   EXPECT_FALSE(pays(8192, 96));
 }
 
+TEST(SplitPlan, MakersAndReadersWhereHeadsLeaveMultiprocessors) {
+  const auto pays = [](int64_t T, int64_t HV) {
+    const Problem p = sizes(1, T, HV, false);
+    const double apart = cuda::apart_microseconds(p, 132);
+    return apart < std::min(cuda::whole_microseconds(p, cuda::Engine::kWgmma, 132), cuda::fused_microseconds(p, 132));
+  };
+  for (const int64_t HV : {20, 32}) EXPECT_TRUE(pays(8192, HV)) << HV;
+  for (const int64_t HV : {48, 65, 66, 96}) EXPECT_FALSE(pays(8192, HV)) << HV;
+  EXPECT_FALSE(pays(64, 32));
+  EXPECT_FALSE(pays(1 << 20, 32));  // images of 42 GB
+  EXPECT_EQ(cuda::makers(32, 132), 68);
+}
+
 // ------------------------------------------------------------------------------------------------------------ results
 
 class CudaSplit : public OnGpu {

@@ -38,13 +38,13 @@ __device__ __forceinline__ void barrier_wait(Barrier& b, uint32_t parity) {
   }
 }
 
-// Whether it has.
-__device__ __forceinline__ bool barrier_passed(Barrier& b, uint32_t parity) {
-  return ::cuda::ptx::mbarrier_test_wait_parity(&b, parity);
-}
-
 // Orders what this thread wrote to shared memory before what the copy engine or wgmma reads there.
 __device__ __forceinline__ void async_proxy_fence() { ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_shared); }
+
+// Orders what this thread has seen of global memory before what it makes the copy engine read there.
+__device__ __forceinline__ void async_proxy_fence_global() {
+  ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
+}
 
 // Starts the copy of a box of a 4-dimensional tensor into shared memory; its bytes count on the barrier.
 __device__ __forceinline__ void load_box(void* to, const CUtensorMap& map, int32_t c0, int32_t c1, int32_t c2,
@@ -61,6 +61,15 @@ __device__ __forceinline__ void load_bytes(void* to, const void* from, uint32_t 
 // Starts the copy of `bytes`, a multiple of 16, from shared memory. Its source must stay until stores_have_read().
 __device__ __forceinline__ void store_bytes(void* to, const void* from, uint32_t bytes) {
   ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_global, ::cuda::ptx::space_shared, to, from, bytes);
+}
+
+// Makes a group of the stores that this thread has started.
+__device__ __forceinline__ void stores_commit() { ::cuda::ptx::cp_async_bulk_commit_group(); }
+
+// Returns when all but the last kPending groups are in global memory.
+template <int kPending>
+__device__ __forceinline__ void stores_wait() {
+  ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<kPending>());
 }
 
 // Returns when this thread's stores have left shared memory.

@@ -107,24 +107,92 @@ __device__ __forceinline__ void transform(const Octet& octet, const Shrink& shri
   }
 }
 
+// Gate constants of a head as they lie in memory, so that they can be asked for long before they are wanted.
+struct HeadGate {
+  float A_log = 0.0f;
+  float2 bias = {0.0f, 0.0f};
+
+  __device__ __forceinline__ void ask(const FusedParams& p, int hv, int channel) {
+    if (p.A_log != nullptr) A_log = p.A_log[hv];
+    if (p.dt_bias != nullptr) bias = *reinterpret_cast<const float2*>(p.dt_bias + hv * D + channel);
+  }
+  __device__ __forceinline__ Columns take(const FusedParams& p) const {
+    Columns columns;
+    columns.slope =
+        fmaxf(-Gate(p.lower_bound, A_log).exp_A * kLog2e, -0x1p60f);  // products with any g and bias are finite
+    columns.bits = p.lower_bound * kLog2e;
+    columns.c = centre(p.lower_bound);
+    columns.slope_bias = make_float2(columns.slope * bias.x, columns.slope * bias.y);
+    return columns;
+  }
+};
+
+// A chunk's raw rows to the rows of stage.cuh and their scalars, by the kColumnWarps of a group, which has a named
+// barrier of its own. rows: tokens that are there. b(): of the lane's token, asked of warp 0. A warp has 64 channels,
+// two a lane, of 16 tokens, or with twice the warps those of 8.
+template <typename V, typename B>
+__device__ __forceinline__ void prepare_chunk(Stage<V::kSlices>& stage, Shrink& shrink, const Columns& columns,
+                                              TokenFrame frame, float scale, int group, int warp, int rows, B&& b) {
+  constexpr int kWarps = V::kColumnWarps;
+  const int lane = threadIdx.x % 32, block = warp % 2, channel = block * 64 + 2 * lane;
+  const bool forward = warp / 2 % 2, far = warp / 4;
+  const auto total = [&]() -> float2& {
+    return *reinterpret_cast<float2*>(&(forward ? stage.tail : stage.head)[channel]);
+  };
+  [[maybe_unused]] float2 shares[8];
+  if constexpr (kWarps == 8) {  // the gates first, for what the octet farther from the anchor is to start from
+    const Octet octet(stage, block, forward, far, lane);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) shares[i] = columns.share(ptx::load_shared(octet.at[i] + Octet::kG));
+    float2 G = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (octet.start + octet.direction * i >= rows) shares[i] = make_float2(0.0f, 0.0f);
+      octet.walk(columns, shares[i], G);
+    }
+    if (!far) total() = G;
+  }
+  const bool is_long = put_lengths<kWarps>(stage, warp, lane);
+  // From here on nobody needs other warps' raw k and q.
+  const bool any_long = ptx::named_barrier_any<32 * kWarps>(3 + group, is_long);
+  if (warp == 0) finish_lengths(stage, shrink, frame, scale, b(), lane);
+  const auto pass = [&](auto plain) {
+    constexpr bool kPlain = decltype(plain)::value;
+    Octet octet(stage, block, forward, far, lane);
+    float2 G = make_float2(0.0f, 0.0f);
+    if constexpr (kWarps == 8) {
+      if (far) G = total();
+      transform<kPlain, V::kColumnBatch>(
+          octet, shrink, columns, rows, G, [](int) { return 0u; }, [&](int step, uint32_t) { return shares[step]; });
+    } else {
+#pragma unroll(kPlain ? 2 : 1)
+      for (int i = 0; i < 2; ++i) {
+        transform<kPlain, V::kColumnBatch>(
+            octet, shrink, columns, rows, G, [&](int step) { return ptx::load_shared(octet.at[step] + Octet::kG); },
+            [&](int, uint32_t g) { return columns.share(g); });
+        octet.go_on();
+      }
+    }
+    if (kWarps == 4 || far) total() = make_float2(octet.direction * G.x, octet.direction * G.y);
+  };
+  if (rows == kChunk && !any_long) {
+    pass(std::true_type{});
+  } else {
+    ptx::named_barrier<32 * kWarps>(3 + group);  // shrink is there
+    pass(std::false_type{});
+  }
+  ptx::async_proxy_fence();
+}
+
 // group: of kColumnGroups, which take the block's own chunks in turns; warp: of its kColumnWarps; rank: the block's of
-// those that share the head. A warp has 64 channels, two a lane, of 16 tokens, or with twice the warps those of 8.
+// those that share the head.
 template <typename V>
 __device__ __forceinline__ void run_columns(Shared<V>& shared, const FusedParams& p, const Item& item, int group,
                                             int warp, int rank) {
-  constexpr int kWarps = V::kColumnWarps;
   const int lane = threadIdx.x % 32;
-  const int block = warp % 2, channel = block * 64 + 2 * lane;
-  const bool forward = warp / 2 % 2, far = warp / 4;
-  const Gate gate(p.lower_bound, p.A_log != nullptr ? p.A_log[item.hv] : 0.0f);
-  Columns columns{};
-  columns.slope = fmaxf(-gate.exp_A * kLog2e, -0x1p60f);  // products with any g and dt_bias stay finite
-  columns.bits = p.lower_bound * kLog2e;
-  columns.c = centre(p.lower_bound);
-  if (p.dt_bias != nullptr) {
-    const float2 bias = *reinterpret_cast<const float2*>(p.dt_bias + item.hv * D + channel);
-    columns.slope_bias = make_float2(columns.slope * bias.x, columns.slope * bias.y);
-  }
+  HeadGate gate;
+  gate.ask(p, item.hv, warp % 2 * 64 + 2 * lane);
+  const Columns columns = gate.take(p);
   Scalars scalars(p, lane);  // warp 0
   constexpr int kTurn = V::kColumnGroups * V::kSharers;
   const int first = rank + V::kSharers * group;
@@ -133,67 +201,19 @@ __device__ __forceinline__ void run_columns(Shared<V>& shared, const FusedParams
     const int s = c % V::kStages;
     const uint32_t turn = c / V::kOwnPeriod & 1;
     Stage<V::kSlices>& stage = shared.stages[s];
-    Shrink& shrink = shared.shrink[s];
     const int rows =
         static_cast<int>(min(static_cast<int64_t>(kChunk), item.length - static_cast<int64_t>(c) * kChunk));
     ptx::barrier_wait(shared.raw[s], turn);
-    const auto total = [&]() -> float2& {
-      return *reinterpret_cast<float2*>(&(forward ? stage.tail : stage.head)[channel]);
-    };
-    [[maybe_unused]] float2 shares[8];
-    if constexpr (kWarps == 8) {  // the gates first, for what the octet farther from the anchor is to start from
-      const Octet octet(stage, block, forward, far, lane);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) shares[i] = columns.share(ptx::load_shared(octet.at[i] + Octet::kG));
-      float2 G = make_float2(0.0f, 0.0f);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (octet.start + octet.direction * i >= rows) shares[i] = make_float2(0.0f, 0.0f);
-        octet.walk(columns, shares[i], G);
-      }
-      if (!far) total() = G;
-    }
-    const bool is_long = put_lengths<kWarps>(stage, warp, lane);
-    // From here on nobody needs other warps' raw k and q.
-    const bool any_long = ptx::named_barrier_any<32 * kWarps>(3 + group, is_long);
-    if (warp == 0) {
+    prepare_chunk<V>(stage, shared.shrink[s], columns, scalars.frame, p.scale, group, warp, rows, [&] {
       const float b = scalars.take_b(p, item, c, lane);
       scalars.ask_for_b(p, item, c + kTurn, lane);
-      finish_lengths(stage, shrink, scalars.frame, p.scale, b, lane);
-    }
-    const auto pass = [&](auto plain) {
-      constexpr bool kPlain = decltype(plain)::value;
-      Octet octet(stage, block, forward, far, lane);
-      float2 G = make_float2(0.0f, 0.0f);
-      if constexpr (kWarps == 8) {
-        if (far) G = total();
-        transform<kPlain, 8>(
-            octet, shrink, columns, rows, G, [](int) { return 0u; }, [&](int step, uint32_t) { return shares[step]; });
-      } else {
-#pragma unroll(kPlain ? 2 : 1)
-        for (int i = 0; i < 2; ++i) {
-          transform<kPlain, 4>(
-              octet, shrink, columns, rows, G, [&](int step) { return ptx::load_shared(octet.at[step] + Octet::kG); },
-              [&](int, uint32_t g) { return columns.share(g); });
-          octet.go_on();
-        }
-      }
-      if (kWarps == 4 || far) total() = make_float2(octet.direction * G.x, octet.direction * G.y);
-    };
-    if (rows == kChunk && !any_long) {
-      pass(std::true_type{});
-    } else {
-      ptx::named_barrier<32 * kWarps>(3 + group);  // shrink is there
-      pass(std::false_type{});
-    }
-    ptx::async_proxy_fence();
+      return b;
+    });
     ptx::barrier_arrive(shared.columns[s]);
     if constexpr (V::kSharers > 1) {
       if (warp == 0 && lane < V::kSharers) {  // a lane for each block
         ptx::barrier_wait(shared.columns[s], turn);
-        if (lane == rank) {
-          ptx::barrier_arrive(shared.bits[s]);
-        } else {
+        if (lane != rank) {
           send(stage.head, sizeof(stage.head) + sizeof(stage.tail), shared.bits[s], lane);
           if (lane < V::kReaders) send(stage.x, sizeof(stage.x) + sizeof(stage.scales), shared.full[s], lane);
         }

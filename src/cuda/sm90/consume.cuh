@@ -163,7 +163,11 @@ __device__ __forceinline__ void run_consumer(Shared<V>& shared, const FusedParam
   }
   if (stateful && p.final.data != nullptr) {
     if (item.chunks > 0) {  // out of the frame
-      const Stage<V::kSlices>& stage = shared.stages[(item.chunks - 1) % V::kStages];
+      const int last = item.chunks - 1;
+      const Stage<V::kSlices>& stage = shared.stages[last % V::kStages];
+      if constexpr (V::kSharers > 1) {  // a tail that was sent comes under a barrier of its own
+        if (last % V::kSharers != rank) ptx::barrier_wait(shared.bits[last % V::kStages], last / V::kOwnPeriod & 1);
+      }
       const int t = lane % 4;
 #pragma unroll
       for (int i = 0; i < D / 8; ++i) {

@@ -31,21 +31,9 @@ __global__ void __launch_bounds__(V::kThreads, 1) fused(const __grid_constant__ 
   const bool reads = rank < V::kReaders;
   const int64_t head = blockIdx.x / V::kSharers;
 
-  Item item;
-  item.hv = static_cast<int>(head % p.layout.HV);
-  item.h = item.hv / p.layout.group;
-  item.n = head / p.layout.HV;
-  item.batch = 0;
-  item.begin = 0;
-  item.length = p.layout.T;
-  if (p.layout.begin != nullptr) {
-    if (p.order != nullptr) item.n = p.order[item.n];
-    item.begin = p.layout.begin[item.n];
-    item.length = p.layout.begin[item.n + 1] - item.begin;
-  } else {
-    item.batch = item.n;
-  }
-  item.chunks = static_cast<int>((item.length + kChunk - 1) / kChunk);
+  int64_t n = head / p.layout.HV;
+  if (p.order != nullptr) n = p.order[n];
+  const Item item = item_of(p.layout, n, static_cast<int>(head % p.layout.HV));
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < V::kStages; ++s) {
@@ -59,17 +47,13 @@ __global__ void __launch_bounds__(V::kThreads, 1) fused(const __grid_constant__ 
     ptx::barrier_init_fence();
     for (int c = 0; c < min(item.chunks, V::kCopiedAhead + rank); ++c) {
       if (c % V::kSharers == rank) {
-        load(shared, p, item, c, column, rank);
+        load(shared, c % V::kStages, p, item, c, column, true);
       } else {
         load_foreign(shared, p, item, c, column, rank);
       }
     }
   }
-  // What nobody writes, blocks above the diagonals of T and M, is zero.
-  constexpr int kUnits = (sizeof(shared.stages[0].T) + sizeof(shared.stages[0].M)) / sizeof(uint4);
-  for (int i = threadIdx.x; i < V::kStages * kUnits; i += V::kThreads) {
-    reinterpret_cast<uint4*>(shared.stages[i / kUnits].T)[i % kUnits] = make_uint4(0, 0, 0, 0);
-  }
+  clear_triangles(shared, V::kThreads);
   ptx::async_proxy_fence();
   __syncthreads();
   if constexpr (V::kSharers > 1) ptx::cluster_barrier();

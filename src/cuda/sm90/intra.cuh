@@ -123,6 +123,49 @@ __device__ __forceinline__ void put_F(Stage<kSlices>& stage, float between, int 
   *reinterpret_cast<float2*>(&stage.F[frame_place(channel)]) = make_float2(x * between * x, y * between * y);
 }
 
+// T and Mqk of a chunk whose rows are prepared, by the warpgroup. constant: what read and write scales together are
+// short of, the decay that was set aside.
+template <int kSlices>
+__device__ __forceinline__ void solve_chunk(Stage<kSlices>& stage, Scratch& scratch, int buffer, float constant,
+                                            int warp, int lane) {
+  const int g = lane / 4, t = lane % 4, first = warp % 2 * kHalf;
+  float d[16];
+  ptx::wgmma_begin(d);
+  multiply_scores(stage.x, d);
+  ptx::wgmma_commit();
+  const Scales& scales = stage.scales;
+  const float* const read = warp < 2 ? scales.read_k : scales.read_q;
+  const float low = constant * read[first + g], high = constant * read[first + g + 8];
+  float2 write[4];
+#pragma unroll
+  for (int octet = 0; octet < 4; ++octet) {
+    write[octet] = *reinterpret_cast<const float2*>(&scales.write[8 * octet + 2 * t]);
+  }
+  ptx::wgmma_wait<0>(d);
+  if (warp < 2) {
+#pragma unroll
+    for (int octet = 0; octet < 4; ++octet) {
+      d[4 * octet] *= write[octet].x * low;
+      d[4 * octet + 1] *= write[octet].y * low;
+      d[4 * octet + 2] *= write[octet].x * high;
+      d[4 * octet + 3] *= write[octet].y * high;
+    }
+    const uint32_t below = put_L(scratch, d, buffer, warp, lane);
+    if (warp == 0) scratch.between[buffer][lane] = below;
+    ptx::named_barrier<64>(2);
+    if (warp == 1) put_T(stage, scratch, buffer, scratch.between[buffer][lane], below, d, lane);
+  } else {
+#pragma unroll
+    for (int octet = 0; octet < 4; ++octet) {
+      d[4 * octet] *= low;
+      d[4 * octet + 1] *= low;
+      d[4 * octet + 2] *= high;
+      d[4 * octet + 3] *= high;
+    }
+    put_M(stage, d, warp, lane);
+  }
+}
+
 template <typename V>
 __device__ __forceinline__ void run_intra(Shared<V>& shared, const FusedParams& p, const Item& item, int column,
                                           int rank) {
@@ -139,48 +182,16 @@ __device__ __forceinline__ void run_intra(Shared<V>& shared, const FusedParams& 
   for (int c = rank; c < item.chunks; c += V::kSharers) {
     const int s = kShared ? __shfl_sync(0xffffffffu, c % kRing, 0) : c % kRing, buffer = c / V::kSharers % 2;
     Stage<V::kSlices>& stage = shared.stages[s];
-    const int lane = ptx::opaque(threadIdx.x % 32), g = lane / 4, t = lane % 4, first = warp % 2 * kHalf;
+    const int lane = ptx::opaque(threadIdx.x % 32);
     const uint32_t turn = c / V::kOwnPeriod & 1;
     ptx::barrier_wait(shared.columns[s], turn);
-    float d[16];
-    ptx::wgmma_begin(d);
-    multiply_scores(stage.x, d);
-    ptx::wgmma_commit();
-    const Scales& scales = stage.scales;
-    const float* const read = warp < 2 ? scales.read_k : scales.read_q;
-    const float low = constant * read[first + g], high = constant * read[first + g + 8];
-    float2 write[4];
-#pragma unroll
-    for (int octet = 0; octet < 4; ++octet) {
-      write[octet] = *reinterpret_cast<const float2*>(&scales.write[8 * octet + 2 * t]);
-    }
-    ptx::wgmma_wait<0>(d);
-    if (warp < 2) {
-#pragma unroll
-      for (int octet = 0; octet < 4; ++octet) {
-        d[4 * octet] *= write[octet].x * low;
-        d[4 * octet + 1] *= write[octet].y * low;
-        d[4 * octet + 2] *= write[octet].x * high;
-        d[4 * octet + 3] *= write[octet].y * high;
-      }
-      const uint32_t below = put_L(scratch, d, buffer, warp, lane);
-      if (warp == 0) scratch.between[buffer][lane] = below;
-      ptx::named_barrier<64>(2);
-      if (warp == 1) put_T(stage, scratch, buffer, scratch.between[buffer][lane], below, d, lane);
-    } else {
-#pragma unroll
-      for (int octet = 0; octet < 4; ++octet) {
-        d[4 * octet] *= low;
-        d[4 * octet + 1] *= low;
-        d[4 * octet + 2] *= high;
-        d[4 * octet + 3] *= high;
-      }
-      put_M(stage, d, warp, lane);
+    solve_chunk(stage, scratch, buffer, constant, warp, lane);
+    if (warp >= 2) {
       const int channel = 2 * (lane + (warp - 2) * 32);
       if constexpr (kShared) {
         if (c > 0) {
           const int before = (c - 1) % kRing;
-          ptx::barrier_wait(shared.bits[before], (c - 1) / kRing & 1);
+          ptx::barrier_wait(shared.bits[before], (c - 1) / V::kOwnPeriod & 1);
           tail = *reinterpret_cast<const float2*>(&shared.stages[before].tail[channel]);
         }
       }
@@ -193,7 +204,7 @@ __device__ __forceinline__ void run_intra(Shared<V>& shared, const FusedParams& 
       if (lane < V::kReaders && lane != rank) {  // what the warp has written, by a lane for each block
         if (warp == 1) send(stage.T, sizeof(stage.T), shared.full[s], lane);
         if (warp >= 2) {
-          send(stage.M[first], sizeof(stage.M) / 2, shared.full[s], lane);
+          send(stage.M[warp % 2 * kHalf], sizeof(stage.M) / 2, shared.full[s], lane);
           send(&stage.F[(warp - 2) * (D / 2)], sizeof(stage.F) / 2, shared.full[s], lane);
         }
       }
@@ -209,8 +220,9 @@ __device__ __forceinline__ void run_intra(Shared<V>& shared, const FusedParams& 
         static_assert(V::kSharers == 2 && V::kCopiedAhead % 2 == 1, "the other block's chunk, then an own one");
         if (room_for(copied)) load_foreign(shared, p, item, copied, column, rank);
         ++copied;
+        ptx::barrier_wait(shared.full[s], c / kRing & 1);  // warps 2 and 3 have read the tail that lies there
       }
-      if (room_for(copied)) load(shared, p, item, copied, column, rank);
+      if (room_for(copied)) load(shared, copied % kRing, p, item, copied, column, true);
     }
     __syncwarp();
   }

@@ -15,10 +15,15 @@ struct RecurParams;
 namespace flashkda::cuda::sm90 {
 
 struct FusedParams;
+struct ApartParams;
 
 // heads = sequences x value heads. Instances: Variant<2, 1> and <1, 2> of stage.cuh.
 template <int kSlices, int kSharers>
 void launch_fused(const FusedParams& p, int64_t heads, cudaStream_t stream);
+
+// The same with makers and readers apart.
+size_t apart_image_bytes();
+void launch_apart(const ApartParams& p, cudaStream_t stream);
 
 // The walk over chunk images (sm90/image.cuh) of 32 tokens. v: the map of the values. Each starts early
 // (cuda/launch.hpp) behind the one before it, prepare if there is another kernel of this library in front.

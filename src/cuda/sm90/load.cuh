@@ -7,14 +7,13 @@
 
 namespace flashkda::cuda::sm90 {
 
-// The raw tiles of an own chunk, by one thread. column: the block's first value column; rank: the block's.
+// The raw tiles of an own chunk to stage s, by one thread. column: the block's first value column; reads: whether it
+// wants v.
 template <typename V>
-__device__ __forceinline__ void load(Shared<V>& shared, const FusedParams& p, const Item& item, int c, int column,
-                                     int rank) {
-  const int s = c % V::kStages;
+__device__ __forceinline__ void load(Shared<V>& shared, int s, const FusedParams& p, const Item& item, int c,
+                                     int column, bool reads) {
   Stage<V::kSlices>& stage = shared.stages[s];
   ptx::Barrier& raw = shared.raw[s];
-  const bool reads = rank < V::kReaders;
   ptx::barrier_expect(raw, 2 * 3 * sizeof(stage.x[0][0]) + (reads ? sizeof(stage.v) : 0));
   const auto token = static_cast<int32_t>(item.begin + static_cast<int64_t>(c) * kChunk);
   const auto batch = static_cast<int32_t>(item.batch);

@@ -50,6 +50,7 @@ struct Variant {
 
   // Warps of the column role that share a chunk, and groups of them, which take own chunks in turns.
   static constexpr int kColumnWarps = kSlices == 1 ? 8 : 4, kColumnGroups = 8 / kColumnWarps;
+  static constexpr int kColumnBatch = kSlices == 1 ? 8 : 4;  // tokens that a lane has under way, as registers allow
 };
 
 // c for a lower_bound in [kLowestBound, 0].
@@ -72,10 +73,10 @@ struct Stage {
   Scales scales;
   float head[D], tail[D];  // bits of decay of tokens 0..15 and 16..31
   float F[D];  // in the order of frame_place: what takes the state from the last chunk's frame to this one's
+  alignas(1024) char T[kChunk][128];  // [i][token place of j] tf32: (I + L)^-1; 128-byte swizzle
+  alignas(1024) char M[kChunk][64];   // [i][j] bf16: Mqk; before it, at the start of row i, entry (i, i) in fp32;
+                                      // 64-byte swizzle
   alignas(1024) char v[kSlices][kChunk][128];  // bf16; 128-byte swizzle
-  alignas(1024) char T[kChunk][128];           // [i][token place of j] tf32: (I + L)^-1; 128-byte swizzle
-  alignas(1024) char M[kChunk][64];  // [i][j] bf16: Mqk; before it, at the start of row i, entry (i, i) in fp32;
-                                     // 64-byte swizzle
 };
 
 // Diagonal blocks of 8 of L, transposed; padded so that neither rows nor blocks share banks.
@@ -101,10 +102,19 @@ struct Shared {
   ptx::Barrier raw[V::kStages];  // raw k, q and g of an own chunk are there, and v
   // Every lane arrives: compute-sanitizer's racecheck sees no order in a lane's arrival for its warp.
   ptx::Barrier columns[V::kStages];  // kd, qd, ki, the scales, head and tail are written
-  ptx::Barrier bits[V::kStages];     // head and tail are there, written or sent
+  ptx::Barrier bits[V::kStages];     // head and tail of another block's chunk are there
   ptx::Barrier full[V::kStages];     // what consumers read is there, written or sent
   ptx::Barrier empty[V::kStages];    // the consumers have left, of all blocks
 };
+
+// What nobody writes, blocks above the diagonals of T and M, is zero.
+template <typename V>
+__device__ __forceinline__ void clear_triangles(Shared<V>& shared, int threads) {
+  constexpr int kUnits = (sizeof(shared.stages[0].T) + sizeof(shared.stages[0].M)) / sizeof(uint4);
+  for (int i = threadIdx.x; i < V::kStages * kUnits; i += threads) {
+    reinterpret_cast<uint4*>(shared.stages[i / kUnits].T)[i % kUnits] = make_uint4(0, 0, 0, 0);
+  }
+}
 
 // The warp's index in its warpgroup, in a form that the compiler knows to be the same for the whole warp.
 __device__ __forceinline__ int uniform_warp() {
