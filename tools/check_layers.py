@@ -19,7 +19,7 @@ LAYERS = {
     "src/reference": (["flashkda/", "core/"], []),
     "src/cpu": (["flashkda/", "core/"], ["hwy/", "immintrin.h"]),
     "src/cuda": (["flashkda/", "core/", "cuda/"], ["cuda_runtime_api.h", "cub/"]),  # host side and planning
-    "src/cuda/ptx": ([], ["cuda.h", "cuda/ptx", "cuda_bf16.h", "cuda_fp16.h"]),
+    "src/cuda/ptx": ([], ["cuda.h", "cuda/atomic", "cuda/ptx", "cuda_bf16.h", "cuda_fp16.h"]),
     "src/cuda/tile": (["cuda/ptx/"], ["cuda_bf16.h", "cuda_fp16.h", "cuda_runtime_api.h"]),
     "src/cuda/block": (["flashkda/", "cuda/tile/", "cuda/ptx/"], ["cuda_bf16.h", "cuda_fp16.h"]),
     "src/cuda/sm80": (

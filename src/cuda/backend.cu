@@ -216,7 +216,7 @@ void launch_fused(const Problem& p, Path path, char* workspace, cudaStream_t str
   const int processors = multiprocessors(p.q.device_index);
   if (path.apart) {
     apart.images = workspace + w.images;
-    apart.ready = reinterpret_cast<int32_t*>(workspace + w.ready);
+    apart.ready = reinterpret_cast<ptx::Flag*>(workspace + w.ready);
     apart.runs = static_cast<int32_t>(heads);
     apart.makers = makers(heads, processors);
     check(cudaMemsetAsync(apart.ready, 0, static_cast<size_t>(w.chunk_bound * p.HV * 4), stream),

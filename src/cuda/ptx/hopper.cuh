@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <cuda/atomic>
 #include <cuda/ptx>
 
 namespace flashkda::cuda::ptx {
@@ -44,6 +45,16 @@ __device__ __forceinline__ void async_proxy_fence() { ::cuda::ptx::fence_proxy_a
 // Orders what this thread has seen of global memory before what it makes the copy engine read there.
 __device__ __forceinline__ void async_proxy_fence_global() {
   ::cuda::ptx::fence_proxy_async(::cuda::ptx::space_global);
+}
+
+// A flag in global memory, zero at first: what its setter has seen or done before is seen by whom it tells that it is
+// set.
+using Flag = int32_t;
+__device__ __forceinline__ void set_flag(Flag& flag) {
+  ::cuda::atomic_ref<Flag, ::cuda::thread_scope_device>(flag).store(1, ::cuda::memory_order_release);
+}
+__device__ __forceinline__ bool flag_is_set(Flag& flag) {
+  return ::cuda::atomic_ref<Flag, ::cuda::thread_scope_device>(flag).load(::cuda::memory_order_acquire) != 0;
 }
 
 // Starts the copy of a box of a 4-dimensional tensor into shared memory; its bytes count on the barrier.
@@ -126,12 +137,6 @@ __device__ __forceinline__ bool named_barrier_any(int id, bool condition) {
                : "r"(id), "r"(static_cast<uint32_t>(condition)), "n"(kCount)
                : "memory");
   return any != 0;
-}
-
-// Counts this warp in without waiting.
-template <int kCount>
-__device__ __forceinline__ void named_barrier_arrive(int id) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kCount) : "memory");
 }
 
 // The warpgroup gives up or asks for registers: kTo a thread from now on, kFrom before.

@@ -5,8 +5,6 @@
 // Nothing is waited for in a circle: makers wait for nobody, and come first in the grid.
 #pragma once
 
-#include <cuda/atomic>
-
 #include "cuda/sm90/columns.cuh"
 #include "cuda/sm90/consume.cuh"
 #include "cuda/sm90/intra.cuh"
@@ -150,7 +148,7 @@ __device__ __forceinline__ void store_images(Shared<Maker>& shared, const ApartP
     ptx::stores_have_read();
     ptx::barrier_arrive(shared.empty[s]);
     ptx::stores_wait<0>();  // seen by this thread from now on, and by whom it tells
-    ::cuda::atomic_ref<int32_t, ::cuda::thread_scope_device>(p.ready[image]).store(1, ::cuda::memory_order_release);
+    ptx::set_flag(p.ready[image]);
   }
 }
 
@@ -168,9 +166,8 @@ __device__ __forceinline__ void read_images(Shared<Reader>& shared, const ApartP
         uint32_t missing;
         do {
           const int ahead = min(c + lane, item.chunks - 1);
-          const ::cuda::atomic_ref<int32_t, ::cuda::thread_scope_device> ready(
-              p.ready[image_index(item, f.layout.HV, ahead)]);
-          missing = __ballot_sync(0xffffffffu, ready.load(::cuda::memory_order_acquire) == 0);
+          const bool there = ptx::flag_is_set(p.ready[image_index(item, f.layout.HV, ahead)]);
+          missing = __ballot_sync(0xffffffffu, !there);
         } while (missing & 1);
         known = min(item.chunks, c + (missing == 0 ? 32 : __ffs(static_cast<int>(missing)) - 1));
         ptx::async_proxy_fence_global();
@@ -186,12 +183,12 @@ __device__ __forceinline__ void read_images(Shared<Reader>& shared, const ApartP
       __syncwarp();
     }
   } else if (warp >= 2) {
-    const float centred = centre(f.lower_bound), between = ptx::exp2_approx(-kChunk * centred);
+    const float centred = centre(f.lower_bound), aside = ptx::exp2_approx(-kChunk * centred);
     float2 tail = make_float2(kHalf * centred, kHalf * centred);  // the first state comes in no frame
     for (int c = 0; c < item.chunks; ++c) {
       const int s = c % kRing;
       ptx::barrier_wait(shared.raw[s], c / kRing & 1);
-      put_F(shared.stages[s], between, 2 * (lane + (warp - 2) * 32), tail);
+      put_F(shared.stages[s], aside, 2 * (lane + (warp - 2) * 32), tail);
       ptx::barrier_arrive(shared.full[s]);
     }
   }

@@ -3,9 +3,10 @@
 // The state is kept transposed as in sm80/recur.cuh, [64 v x 128 k], in the frames R and W of stage.cuh; diag(..) are
 // the scales of the chunk's tokens:
 //   R^T = W^T diag(F)                          A^T = R^T kd^T diag(read_k)     Q^T = R^T qd^T diag(read_q)
-//   U^T = (V^T - A^T) T^T, short of b          O^T = Q^T + U^T Mqk^T
-//   W^T = 2^(32 c) R^T + U^T diag(write) ki
-// All are products of bf16, ki of two parts, but U, which is one of tf32: in T keys that repeat cancel.
+//   U^T = (V^T - A^T) T^T diag(write)          O^T = Q^T + U^T M^T
+//   W^T = 2^(32 c) R^T + U^T ki
+// U is a product of tf32, because in T keys that repeat cancel; the others are of bf16, in W of two parts of both U and
+// ki (of their last bits' product nothing).
 #pragma once
 
 #include "cuda/block/convert.cuh"
@@ -22,7 +23,7 @@ namespace flashkda::cuda::sm90 {
 template <typename V>
 __device__ __forceinline__ void run_consumer(Shared<V>& shared, const FusedParams& p, const Item& item, int slice,
                                              int column, int rank) {
-  const int warp = uniform_warp(), lane = threadIdx.x % 32, lane_ = lane;
+  const int warp = uniform_warp(), thread_lane = threadIdx.x % 32, lane = thread_lane;
   const int v0 = column + slice * 64 + warp * 16;  // the warp's first value column
   const int64_t slot = p.slots.data == nullptr ? item.n : p.slots[item.n];
   const bool stateful = slot >= 0 && slot < p.slot_count;
@@ -40,13 +41,13 @@ __device__ __forceinline__ void run_consumer(Shared<V>& shared, const FusedParam
       for (int e = 0; e < 4; ++e) S.x[i][e] *= x;
     }
   };
-  const float between = ptx::exp2_approx(kChunk * centred);
+  const float set_back = ptx::exp2_approx(kChunk * centred);  // 2^(32 c)
   float(&state)[64] = reinterpret_cast<float(&)[64]>(S.x);
 
   uint16_t* const out = static_cast<uint16_t*>(const_cast<void*>(p.out.data)) + item.batch * p.out.batch +
                         (item.begin + lane / 4) * p.out.token + item.hv * p.out.head + v0 + 2 * (lane % 4);
   for (int c = 0; c < item.chunks; ++c) {
-    const int s = c % V::kStages, lane = ptx::opaque(lane_), t = lane % 4;
+    const int s = c % V::kStages, lane = ptx::opaque(thread_lane), t = lane % 4;
     Stage<V::kSlices>& stage = shared.stages[s];
     const Scales& scales = stage.scales;
     const int rows =
@@ -65,8 +66,8 @@ __device__ __forceinline__ void run_consumer(Shared<V>& shared, const FusedParam
       uint32_t a[D / 16][4];
       const uint64_t kd = ptx::rows_of_128(ptx::shared_address(&stage.x[0][0][0][0]));
       const uint64_t qd = ptx::rows_of_128(ptx::shared_address(&stage.x[0][1][0][0]));
-      constexpr int kParts = V::kSlices == 1 ? 2 : 1,
-                    kSteps = D / 16 / kParts;  // half of S is packed under the other's products
+      // Where registers allow, half of S is packed under the other half's products.
+      constexpr int kParts = V::kSlices == 1 ? 2 : 1, kSteps = D / 16 / kParts;
       static_for<kParts>([&](auto part) {
         static_for<kSteps>([&](auto step) {
           constexpr int i = part * kSteps + step;
@@ -86,7 +87,7 @@ __device__ __forceinline__ void run_consumer(Shared<V>& shared, const FusedParam
       });
       ptx::wgmma_commit();
     }
-    scale(between);
+    scale(set_back);
     ptx::hold(state);
     if constexpr (V::kSlices == 1) {
       ptx::wgmma_wait<1>(acc);

@@ -1,16 +1,12 @@
 // The intra role: one warpgroup makes L and Mqk of a chunk, inverts I + L and finishes F.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include "cuda/block/convert.cuh"
-#include "cuda/block/gate.cuh"
 #include "cuda/ptx/mma_sync.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm90/load.cuh"
 #include "cuda/sm90/measure.cuh"
 #include "cuda/sm90/params.cuh"
-#include "cuda/sm90/scalars.cuh"
 #include "cuda/sm90/scores.cuh"
 #include "cuda/sm90/stage.cuh"
 
@@ -48,18 +44,19 @@ __device__ __forceinline__ void invert_blocks(const float (&L)[4][kBlockFloats],
 }
 
 // T = (I + L)^-1 by warp 1: its four diagonal blocks in fp32, what is left of them by T21 = -(T22 L21) T11 in fp16 with
-// fp32 sums, first of 8, then of 16. between: put_L's of warps 0 and 1; d: warp 1's rows of L.
+// fp32 sums, first of 8, then of 16. What overflows there is NaN. below_0, below_1: put_L's of warps 0 and 1; d: warp
+// 1's rows of L.
 template <int kSlices>
-__device__ __forceinline__ void put_T(Stage<kSlices>& stage, Scratch& scratch, int buffer, uint32_t between_0,
-                                      uint32_t between_1, const float (&d)[16], int lane) {
+__device__ __forceinline__ void put_T(Stage<kSlices>& stage, Scratch& scratch, int buffer, uint32_t below_0,
+                                      uint32_t below_1, const float (&d)[16], int lane) {
   const int g = lane / 4, t = lane % 4;
-  const auto put = [&](int row, int unit, int place, float x) {
-    *reinterpret_cast<uint32_t*>(&stage.T[row][unit_128(row, unit) + place * 4]) = rounded_by_the_cut(x);
+  const auto put = [&](int row, int unit, int place, uint32_t x) {
+    *reinterpret_cast<uint32_t*>(&stage.T[row][unit_128(row, unit) + place * 4]) = x;
   };
   float x[8];
   invert_blocks(scratch.L[buffer], x, lane);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) put(lane / 8 * 8 + i, lane / 8 * 2 + lane % 2, lane % 8 / 2, x[i]);
+  for (int i = 0; i < 8; ++i) put(lane / 8 * 8 + i, lane / 8 * 2 + lane % 2, lane % 8 / 2, rounded_by_the_cut(x[i]));
   // Column by column in fp16; as operand B as it is, as operand A turned.
   ptx::store_shared(ptx::shared_address(&scratch.T8[lane][0]), pack_fp16(x[0], x[1]), pack_fp16(x[2], x[3]),
                     pack_fp16(x[4], x[5]), pack_fp16(x[6], x[7]));
@@ -70,12 +67,12 @@ __device__ __forceinline__ void put_T(Stage<kSlices>& stage, Scratch& scratch, i
 
   // Both 16 x 16 blocks at once, as the two diagonal blocks of a product.
   float p[4] = {}, q[4] = {};
-  ptx::mma_m16n8k16_fp16(p, {A[1], 0, 0, A[3]}, ptx::movmatrix_trans(between_0), ptx::movmatrix_trans(between_1));
+  ptx::mma_m16n8k16_fp16(p, {A[1], 0, 0, A[3]}, ptx::movmatrix_trans(below_0), ptx::movmatrix_trans(below_1));
   ptx::mma_m16n8k16_fp16(q, {pack_fp16(p[0], p[1]), 0, 0, pack_fp16(p[2], p[3])}, B[0], B[2]);
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
-    put(8 + g, e, t, -q[e]);
-    put(24 + g, 4 + e, t, -q[2 + e]);
+    put(8 + g, e, t, rounded_by_the_cut_or_nan(-q[e]));
+    put(24 + g, 4 + e, t, rounded_by_the_cut_or_nan(-q[2 + e]));
   }
   const uint32_t lower_0 = pack_fp16(-q[0], -q[1]), lower_1 = pack_fp16(-q[2], -q[3]);
 
@@ -92,7 +89,7 @@ __device__ __forceinline__ void put_T(Stage<kSlices>& stage, Scratch& scratch, i
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) put(kHalf + g + e / 2 * 8, 2 * n + e % 2, t, -y[n][e]);
+    for (int e = 0; e < 4; ++e) put(kHalf + g + e / 2 * 8, 2 * n + e % 2, t, rounded_by_the_cut_or_nan(-y[n][e]));
   }
 }
 
@@ -113,14 +110,15 @@ __device__ __forceinline__ void put_M(Stage<kSlices>& stage, float (&d)[16], int
   if (warp == 3) put_scores(stage.M, d + 8, first, kHalf, true, lane);
 }
 
-// What takes two channels from the last chunk's frame to this one's. tail: their bits from the last anchor on.
+// What takes two channels from the last chunk's frame to this one's. aside: 2^(-32 c); tail: their bits from the last
+// anchor on.
 template <int kSlices>
-__device__ __forceinline__ void put_F(Stage<kSlices>& stage, float between, int channel, float2& tail) {
+__device__ __forceinline__ void put_F(Stage<kSlices>& stage, float aside, int channel, float2& tail) {
   const float2 head = *reinterpret_cast<const float2*>(&stage.head[channel]);
   // By two factors neither of which underflows.
   const float x = ptx::exp2_approx(0.5f * (head.x + tail.x)), y = ptx::exp2_approx(0.5f * (head.y + tail.y));
   tail = *reinterpret_cast<const float2*>(&stage.tail[channel]);
-  *reinterpret_cast<float2*>(&stage.F[frame_place(channel)]) = make_float2(x * between * x, y * between * y);
+  *reinterpret_cast<float2*>(&stage.F[frame_place(channel)]) = make_float2(x * aside * x, y * aside * y);
 }
 
 // T and Mqk of a chunk whose rows are prepared, by the warpgroup. constant: what read and write scales together are
@@ -151,9 +149,9 @@ __device__ __forceinline__ void solve_chunk(Stage<kSlices>& stage, Scratch& scra
       d[4 * octet + 3] *= write[octet].y * high;
     }
     const uint32_t below = put_L(scratch, d, buffer, warp, lane);
-    if (warp == 0) scratch.between[buffer][lane] = below;
+    if (warp == 0) scratch.below[buffer][lane] = below;
     ptx::named_barrier<64>(2);
-    if (warp == 1) put_T(stage, scratch, buffer, scratch.between[buffer][lane], below, d, lane);
+    if (warp == 1) put_T(stage, scratch, buffer, scratch.below[buffer][lane], below, d, lane);
   } else {
 #pragma unroll
     for (int octet = 0; octet < 4; ++octet) {
@@ -171,9 +169,9 @@ __device__ __forceinline__ void run_intra(Shared<V>& shared, const FusedParams& 
                                           int rank) {
   const int warp = uniform_warp();
   Scratch& scratch = shared.scratch;
-  const float centred = centre(p.lower_bound), between = ptx::exp2_approx(-kChunk * centred);
+  const float centred = centre(p.lower_bound), aside = ptx::exp2_approx(-kChunk * centred);
   // Read and write scales together are short of the decay that was set aside by a constant.
-  const float constant = between / (warp < 2 ? kUncut : 1.0f);
+  const float constant = aside / (warp < 2 ? kUncut : 1.0f);
   // Bits from the last chunk's anchor to its end, warps 2 and 3: channels 2 (thread - 64) and the next. The first state
   // comes in no frame.
   float2 tail = make_float2(kHalf * centred, kHalf * centred);
@@ -195,7 +193,7 @@ __device__ __forceinline__ void run_intra(Shared<V>& shared, const FusedParams& 
           tail = *reinterpret_cast<const float2*>(&shared.stages[before].tail[channel]);
         }
       }
-      put_F(stage, between, channel, tail);
+      put_F(stage, aside, channel, tail);
     }
     ptx::async_proxy_fence();
     ptx::barrier_arrive(shared.full[s]);

@@ -46,7 +46,7 @@ __device__ __forceinline__ Item item_of(const Layout& layout, int64_t n, int hv)
 struct ApartParams {
   FusedParams fused;     // but order; its layout counts chunks of 32
   char* images;          // [chunks of all sequences][HV][kImageBytes]
-  int32_t* ready;        // [chunks of all sequences][HV], zero at the start
+  ptx::Flag* ready;      // [chunks of all sequences][HV], zero at the start
   int32_t makers, runs;  // blocks that make images; sequences x value heads
 };
 

@@ -323,6 +323,24 @@ __device__ __forceinline__ bool centre_rows(const sm80::PrepareParams& p, Prepar
   return out_x || out_y;
 }
 
+// The inverse of I + L for a diagonal block of 16, by one warp: lane c (and c + 16) gets column c (docs/algorithm.md,
+// eq. 21, in fp32, a known x_j at a time). Lt: L transposed.
+__device__ __forceinline__ void solve(const float (&Lt)[kHalf][20], float (&x)[kHalf], int column) {
+#pragma unroll
+  for (int i = 0; i < kHalf; ++i) x[i] = i == column ? 1.0f : 0.0f;
+#pragma unroll
+  for (int j = 0; j + 1 < kHalf; ++j) {
+#pragma unroll
+    for (int i = (j + 1) / 4 * 4; i < kHalf; i += 4) {
+      const float4 below = *reinterpret_cast<const float4*>(&Lt[j][i]);
+      if (i > j) x[i] -= below.x * x[j];
+      if (i + 1 > j) x[i + 1] -= below.y * x[j];
+      if (i + 2 > j) x[i + 2] -= below.z * x[j];
+      x[i + 3] -= below.w * x[j];
+    }
+  }
+}
+
 // L and Mqk of the centred rows: rows of L by warps 0 and 1, of Mqk by warps 2 and 3, 16 tokens each.
 __device__ __forceinline__ void put_centred(PrepareShared& s, float scale, float (&d)[16]) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;

@@ -1,4 +1,4 @@
-// L and Mqk of a chunk whose rows are centred (stage.cuh), and the inverse of a diagonal block of I + L.
+// L and Mqk of a chunk whose rows are centred (stage.cuh).
 #pragma once
 
 #include "cuda/block/convert.cuh"
@@ -37,24 +37,6 @@ __device__ __forceinline__ void put_scores(char (&M)[kChunk][64], const float* d
   }
   const int row = first_row + lane % 16;
   ptx::stmatrix_x4(ptx::shared_address(&M[row][unit_64(row, first_token / 8 + lane / 16)]), m);
-}
-
-// The inverse of I + L for a diagonal block of 16, by one warp: lane c (and c + 16) gets column c (docs/algorithm.md,
-// eq. 21, in fp32, a known x_j at a time). Lt: L transposed.
-__device__ __forceinline__ void solve(const float (&Lt)[kHalf][20], float (&x)[kHalf], int column) {
-#pragma unroll
-  for (int i = 0; i < kHalf; ++i) x[i] = i == column ? 1.0f : 0.0f;
-#pragma unroll
-  for (int j = 0; j + 1 < kHalf; ++j) {
-#pragma unroll
-    for (int i = (j + 1) / 4 * 4; i < kHalf; i += 4) {
-      const float4 below = *reinterpret_cast<const float4*>(&Lt[j][i]);
-      if (i > j) x[i] -= below.x * x[j];
-      if (i + 1 > j) x[i + 1] -= below.y * x[j];
-      if (i + 2 > j) x[i + 2] -= below.z * x[j];
-      x[i + 3] -= below.w * x[j];
-    }
-  }
 }
 
 }  // namespace flashkda::cuda::sm90

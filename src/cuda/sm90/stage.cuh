@@ -86,7 +86,7 @@ inline constexpr int kBlockRow = 12, kBlockFloats = 8 * kBlockRow + 8;
 struct Scratch {
   alignas(16) float L[2][4][kBlockFloats];
   alignas(16) uint16_t T8[kChunk][8];  // [column][row of its block] fp16: the inverses of those blocks
-  uint32_t between[2][32];             // what warp 0 has between its two blocks
+  uint32_t below[2][32];               // what warp 0 has below its first block
 };
 
 // Powers of two, in bf16, that bring k and q rows of extreme length to a length near 1 before anything is multiplied.
