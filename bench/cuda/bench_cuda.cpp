@@ -345,6 +345,13 @@ class CallGraph {
     static auto* const add =
         driver_function<CUresult(CUgraphNode*, CUgraph, const CUgraphNode*, size_t, const CUDA_KERNEL_NODE_PARAMS*)>(
             "cuGraphAddKernelNode");
+    // A node's parameters do not say that its blocks come in clusters.
+    static auto* const attribute_of =
+        driver_function<CUresult(CUgraphNode, CUkernelNodeAttrID, CUkernelNodeAttrValue*)>(
+            "cuGraphKernelNodeGetAttribute");
+    static auto* const set_attribute =
+        driver_function<CUresult(CUgraphNode, CUkernelNodeAttrID, const CUkernelNodeAttrValue*)>(
+            "cuGraphKernelNodeSetAttribute");
     size_t count = 0;
     check(cudaGraphGetNodes(graph_, nullptr, &count), "cudaGraphGetNodes");
     std::vector<cudaGraphNode_t> nodes(count);
@@ -360,6 +367,13 @@ class CallGraph {
       if (std::string(function).find(name) == std::string::npos) continue;
       cudaGraphNode_t added;
       check_driver(add(&added, result, last ? &last : nullptr, last ? 1 : 0, &params), "cuGraphAddKernelNode");
+      CUkernelNodeAttrValue cluster{};
+      check_driver(attribute_of(node, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &cluster),
+                   "cuGraphKernelNodeGetAttribute");
+      if (cluster.clusterDim.x > 1) {
+        check_driver(set_attribute(added, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, &cluster),
+                     "cuGraphKernelNodeSetAttribute");
+      }
       last = added;
     }
     if (last != nullptr) return result;

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
-from gpu_test import findings, junit_counts, run_direct, total  # noqa: E402
+from gpu_test import PATHS, findings, junit_counts, run_direct, total  # noqa: E402
 
 CTEST = """<testsuite name="build" tests="4">
   <testcase name="a" status="run"/>
@@ -63,8 +63,9 @@ def test_the_program_itself_runs_once_for_each_path(tmp_path):
         "    % ('<failure/>' if os.environ.get('FLASH_KDA_BACKEND') == 'cuda_fused' else ''))\n"
     )
     program.chmod(0o755)
-    assert run_direct(program, tmp_path) == {"passed": 22, "failed": 2, "skipped": 0}
+    runs = 2 * len(PATHS)
+    assert run_direct(program, tmp_path) == {"passed": 2 * runs - 2, "failed": 2, "skipped": 0}
     program.write_text("#!/bin/sh\nexit 1\n")  # dies before it writes anything
     empty = tmp_path / "logs"
     empty.mkdir()
-    assert run_direct(program, empty) == {"passed": 0, "failed": 12, "skipped": 0}
+    assert run_direct(program, empty) == {"passed": 0, "failed": runs, "skipped": 0}

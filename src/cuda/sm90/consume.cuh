@@ -157,18 +157,22 @@ __device__ __forceinline__ void run_consumer(Shared<V>& shared, const FusedParam
     ptx::barrier_arrive(shared.empty[s]);
     if constexpr (V::kSharers > 1) {
       __syncwarp();
-      if (lane < V::kSharers && lane != rank) {  // a lane for each of the other blocks
+      // A lane for each of the other blocks, if they will wait for it: nothing may be under way to a block that leaves.
+      if (lane < V::kSharers && lane != rank && c + V::kStages < item.chunks) {
         ptx::barrier_arrive_there(ptx::address_in_block(ptx::shared_address(&shared.empty[s]), lane));
       }
     }
   }
+  const int last = item.chunks - 1;
+  if constexpr (V::kSharers >
+                1) {  // a tail that was sent comes under a barrier of its own; intra has waited for others
+    if (last >= 0 && last % V::kSharers != rank) {
+      ptx::barrier_wait(shared.bits[last % V::kStages], last / V::kOwnPeriod & 1);
+    }
+  }
   if (stateful && p.final.data != nullptr) {
-    if (item.chunks > 0) {  // out of the frame
-      const int last = item.chunks - 1;
+    if (last >= 0) {  // out of the frame
       const Stage<V::kSlices>& stage = shared.stages[last % V::kStages];
-      if constexpr (V::kSharers > 1) {  // a tail that was sent comes under a barrier of its own
-        if (last % V::kSharers != rank) ptx::barrier_wait(shared.bits[last % V::kStages], last / V::kOwnPeriod & 1);
-      }
       const int t = lane % 4;
 #pragma unroll
       for (int i = 0; i < D / 8; ++i) {
