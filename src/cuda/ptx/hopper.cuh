@@ -109,8 +109,14 @@ __device__ __forceinline__ void send_bytes(uint32_t to, uint32_t from, uint32_t 
                : "memory");
 }
 
-// All threads of all blocks of the cluster. Orders nothing but barrier_init_fence's.
+// All threads of all blocks of the cluster. What they wrote before is seen after.
 __device__ __forceinline__ void cluster_barrier() {
+  ::cuda::ptx::barrier_cluster_arrive();
+  ::cuda::ptx::barrier_cluster_wait();
+}
+
+// The same without an order of anything: it does not wait for what is on its way to global memory.
+__device__ __forceinline__ void cluster_barrier_relaxed() {
   ::cuda::ptx::barrier_cluster_arrive(::cuda::ptx::sem_relaxed);
   ::cuda::ptx::barrier_cluster_wait();
 }

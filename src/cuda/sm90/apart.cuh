@@ -21,6 +21,9 @@ inline constexpr uint32_t kImageBytes = offsetof(Stage<1>, v);
 struct Maker {
   static constexpr int kSlices = 1, kStages = 5;
   static constexpr int kColumnWarps = 4, kColumnGroups = 3, kColumnBatch = 8;
+  static constexpr int kStorers = 3;
+  static_assert(kColumnGroups <= kStages && kStorers <= kStages,
+                "who takes a chunk of a stage is at most a lap behind");
 };
 // A reader's are its consumers and one that asks for images and makes F.
 struct Reader {
@@ -28,7 +31,7 @@ struct Reader {
 };
 inline constexpr int kReadersOfARun = D / 64 / Reader::kSlices;
 
-inline constexpr int kApartThreads = 640, kStorers = 3;
+inline constexpr int kApartThreads = 640;
 
 // The chunks of a maker: every makers-th of all runs' first chunks, then of their second ones, and so on.
 class Work {
@@ -136,11 +139,11 @@ __device__ __forceinline__ void ask_for_rows(Shared<Maker>& shared, const ApartP
   }
 }
 
-// By one thread of kStorers, which take chunks in turns: images to global memory, and word that they are there.
+// By one thread of Maker::kStorers, which take chunks in turns: images to global memory, and word that they are there.
 __device__ __forceinline__ void store_images(Shared<Maker>& shared, const ApartParams& p, int storer) {
   Work work(p);
   work.go_on(storer);
-  for (int i = storer; work.any(); i += kStorers, work.go_on(kStorers)) {
+  for (int i = storer; work.any(); i += Maker::kStorers, work.go_on(Maker::kStorers)) {
     const int s = i % Maker::kStages;
     const int64_t image = image_index(work.item(), p.fused.layout.HV, work.chunk());
     ptx::barrier_wait(shared.full[s], i / Maker::kStages & 1);

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(V::kThreads, 1) fused(const __grid_constant__ 
     ptx::set_registers<R::kLaunch, R::kIntra>();
     run_intra(shared, p, item, column, rank);
   }
-  if constexpr (V::kSharers > 1) ptx::cluster_barrier();  // nobody leaves to whom another block may still send
+  if constexpr (V::kSharers > 1) ptx::cluster_barrier_relaxed();  // nobody leaves to whom another block may still send
 }
 
 }  // namespace flashkda::cuda::sm90

@@ -47,6 +47,7 @@ struct Variant {
   // Chunks from one that is a block's own in a stage to the next such one there.
   static constexpr int kOwnPeriod = kStages * kSharers;
   static_assert(kSharers == 1 || kStages % 2 == 1, "no common divisor");
+  static_assert(kSharers == 1 || kCopiedAhead + 1 < kStages, "a stage is asked for after intra has read its tail");
 
   // Warps of the column role that share a chunk, and groups of them, which take own chunks in turns.
   static constexpr int kColumnWarps = kSlices == 1 ? 8 : 4, kColumnGroups = 8 / kColumnWarps;
