@@ -1,5 +1,5 @@
 // The fused kernel with its roles on multiprocessors of their own: makers prepare chunks, of all heads side by side,
-// and leave them in global memory as a stage holds them; readers, one or two a head, carry the state through them. For
+// and leave them in global memory as a stage holds them; readers, two a head, carry the state through them. For
 // heads that leave multiprocessors idle. docs/kernels/sm90a.md.
 //
 // Nothing is waited for in a circle: makers wait for nobody, and come first in the grid.
@@ -83,6 +83,7 @@ __device__ __forceinline__ int64_t image_index(const Item& item, int HV, int c) 
   return (item.first_chunk + c) * HV + item.hv;
 }
 
+// A maker's roles. Each goes through the same list of chunks; its i-th is in stage i % kStages.
 __device__ __forceinline__ void make_columns(Shared<Maker>& shared, const ApartParams& p, int group) {
   const FusedParams& f = p.fused;
   const int warp = uniform_warp(), lane = threadIdx.x % 32, channel = warp % 2 * 64 + 2 * lane;
@@ -155,6 +156,7 @@ __device__ __forceinline__ void store_images(Shared<Maker>& shared, const ApartP
   }
 }
 
+// A reader's warpgroup beside its consumers: warp 0 asks for images as they become ready, warps 2 and 3 make F.
 __device__ __forceinline__ void read_images(Shared<Reader>& shared, const ApartParams& p, const Item& item,
                                             int column) {
   constexpr int kRing = Reader::kStages;
