@@ -50,9 +50,9 @@ struct Path {
   bool split = false;
 };
 
-size_t image_bytes(const Problem& p, [[maybe_unused]] Path path) {
+size_t image_bytes(const Problem& p, Path path) {
+  if (path.fused) return sm90::kApartImageBytes;
 #ifdef FLASHKDA_WITH_SM90
-  if (path.fused) return sm90::apart_image_bytes();
   if (path.engine == Engine::kWgmma) return sm90::image_bytes();
 #endif
   return static_cast<size_t>(p.K == 128 ? Image<128>::kBytes : Image<64>::kBytes);
@@ -223,9 +223,9 @@ void launch_fused(const Problem& p, Path path, char* workspace, cudaStream_t str
           "launch of the memset in front of the fused kernel");
     sm90::launch_apart(apart, stream);
   } else if (two_each(heads, processors)) {
-    sm90::launch_fused<1, 2>(fused, heads, stream);
+    sm90::launch_fused<1>(fused, heads, stream);
   } else {
-    sm90::launch_fused<2, 1>(fused, heads, stream);
+    sm90::launch_fused<2>(fused, heads, stream);
   }
 }
 #endif
@@ -489,7 +489,7 @@ Path portable_split(const Problem& p) { return {.split = may_split(p)}; }
 Path wgmma(const Problem& p) { return {.engine = best_engine(p)}; }
 Path split(const Problem& p) { return {.engine = best_engine(p), .split = may_split(p)}; }
 Path fused(const Problem& p) { return {.fused = fused_fits(p)}; }
-Path apart(const Problem& p) {
+Path apart(const Problem& p) {  // or as fused() says
   Path path = fused(p);
   if (!path.fused || p.N * p.HV == 0) return path;
   path.apart = std::isfinite(apart_microseconds(p, multiprocessors(p.q.device_index)));

@@ -1,5 +1,5 @@
 // The CUDA backend. Paths: portable (sm_80 and later, every option), wgmma (sm_90a, the same in two kernels built on
-// wgmma) fused (sm_90a, one kernel for the options that serving and training use most) and apart (the same with chunks
+// wgmma), fused (sm_90a, one kernel for the options that serving and training use most) and apart (the same with chunks
 // prepared on multiprocessors of their own); the first two with sequences in one piece or split into segments. "cuda"
 // takes the one that should be fastest, the other names insist on one where it fits.
 #pragma once

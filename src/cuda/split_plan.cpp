@@ -53,9 +53,8 @@ constexpr Costs kWgmmaCosts = {.prepare_start = 5.0,
                                .recur_bytes = 1760.0};
 constexpr double kChainStart = 2.0, kChainStep = 1.2;
 constexpr double kFusedStart = 9.0, kFused = 1.31 / 32, kFusedFull = 2.25 / 32;  // a head on two SMs, on one
-// A head on two readers; a maker; bytes of an image; the most that images may take.
-constexpr double kApartStart = 14.0, kReader = 0.98 / 32, kMaker = 1.8 / 32;
-constexpr double kApartBytes = 40960.0 / 32, kApartLimit = 4e9;
+// A head's readers; a maker; the most bytes that images may take.
+constexpr double kApartStart = 14.0, kReader = 0.98 / 32, kMaker = 1.8 / 32, kApartLimit = 4e9;
 constexpr double kStateBytes = 4.0e6, kRecurBytes = 3.6e6;  // moved in a microsecond
 
 const Costs& costs(Engine engine) { return engine == Engine::kWgmma ? kWgmmaCosts : kMmaSyncCosts; }
@@ -141,7 +140,7 @@ double fused_microseconds(const Problem& p, int processors) {
 double apart_microseconds(const Problem& p, int processors) {
   const int64_t heads = p.N * p.HV;
   const auto all = static_cast<double>(padded_tokens(p, 2 * kChunk) * p.HV);
-  if (heads == 0 || 2 * heads >= processors || all * kApartBytes > kApartLimit) {
+  if (heads == 0 || makers(heads, processors) < 1 || all / (2 * kChunk) * sm90::kApartImageBytes > kApartLimit) {
     return std::numeric_limits<double>::infinity();
   }
   return kApartStart + std::max(kReader * static_cast<double>(longest(p)), kMaker * all / makers(heads, processors));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/problem.hpp"
+#include "cuda/sm90/bounds.hpp"
 
 namespace flashkda::cuda {
 
@@ -36,7 +37,9 @@ double fused_microseconds(const Problem& p, int processors);
 // The fused path with makers and readers apart, two readers a head, each block on a multiprocessor of its own. Infinite
 // where readers leave none for makers, and where images would take more than 4 GB.
 double apart_microseconds(const Problem& p, int processors);
-inline int makers(int64_t heads, int processors) { return static_cast<int>(processors - 2 * heads); }
+inline int makers(int64_t heads, int processors) {
+  return static_cast<int>(processors - sm90::kReadersOfAHead * heads);
+}
 
 std::string describe(const SplitPlan& plan, Engine engine);  // one line
 

@@ -118,7 +118,7 @@ def copies(barrier, count, tiles, content, check=lambda: None):
 
 
 def pair(chunks, seed, stages=5, ahead=3, without=()):
-    """Two blocks that share a head: Variant<1, 2>."""
+    """Two blocks that share a head: Variant<1>."""
     world, blocks = World(seed), []
     rows = [f"x{w}" for w in range(8)]  # what each of eight column warps transforms in place
     written = [*rows, "scales", "T", "M2", "M3", "F2", "F3"]  # a unit of bytes each, but for v what full[] counts

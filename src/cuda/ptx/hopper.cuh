@@ -74,19 +74,15 @@ __device__ __forceinline__ void store_bytes(void* to, const void* from, uint32_t
   ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_global, ::cuda::ptx::space_shared, to, from, bytes);
 }
 
-// Makes a group of the stores that this thread has started.
-__device__ __forceinline__ void stores_commit() { ::cuda::ptx::cp_async_bulk_commit_group(); }
-
-// Returns when all but the last kPending groups are in global memory.
-template <int kPending>
-__device__ __forceinline__ void stores_wait() {
-  ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<kPending>());
-}
-
 // Returns when this thread's stores have left shared memory.
 __device__ __forceinline__ void stores_have_read() {
   ::cuda::ptx::cp_async_bulk_commit_group();
   ::cuda::ptx::cp_async_bulk_wait_group_read(::cuda::ptx::n32_t<0>());
+}
+
+// The same, behind it, when they are in global memory.
+__device__ __forceinline__ void stores_have_arrived() {
+  ::cuda::ptx::cp_async_bulk_wait_group(::cuda::ptx::n32_t<0>());
 }
 
 // Blocks of a cluster: where in block `rank`'s shared memory lies what has this address in ours.

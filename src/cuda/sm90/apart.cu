@@ -7,13 +7,11 @@
 
 namespace flashkda::cuda::sm90 {
 
-size_t apart_image_bytes() { return kImageBytes; }
-
 void launch_apart(const ApartParams& p, cudaStream_t stream) {
   constexpr size_t kShared = std::max(sizeof(Shared<Maker>), sizeof(Shared<Reader>));
   static_assert(kShared <= 227 * 1024);
   allow_shared_memory<apart>(kShared);
-  apart<<<static_cast<unsigned>(p.makers + p.runs * kReadersOfARun), kApartThreads, kShared, stream>>>(p);
+  apart<<<static_cast<unsigned>(p.makers + p.runs * kReadersOfAHead), kApartThreads, kShared, stream>>>(p);
   check(cudaGetLastError(), "launch of the fused kernel with makers and readers");
 }
 

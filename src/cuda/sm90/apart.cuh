@@ -8,6 +8,7 @@
 #include "cuda/sm90/columns.cuh"
 #include "cuda/sm90/consume.cuh"
 #include "cuda/sm90/intra.cuh"
+#include "cuda/sm90/item.cuh"
 #include "cuda/sm90/load.cuh"
 #include "cuda/sm90/params.cuh"
 #include "cuda/sm90/stage.cuh"
@@ -16,6 +17,7 @@ namespace flashkda::cuda::sm90 {
 
 // What a maker leaves of a chunk: a stage up to its values. F is a reader's.
 inline constexpr uint32_t kImageBytes = offsetof(Stage<1>, v);
+static_assert(kImageBytes == kApartImageBytes);
 
 // As Variant. A maker's warpgroups are three groups of columns, intra, and one that asks and stores.
 struct Maker {
@@ -28,10 +30,12 @@ struct Maker {
 // A reader's are its consumers and one that asks for images and makes F.
 struct Reader {
   static constexpr int kSlices = 1, kSharers = 1, kStages = 5;
+  static constexpr int kConsumerRegisters = 192, kImageRegisters = 48, kIdleRegisters = 24;
 };
-inline constexpr int kReadersOfARun = D / 64 / Reader::kSlices;
+static_assert(kReadersOfAHead == D / 64 / Reader::kSlices);
 
-inline constexpr int kApartThreads = 640;
+// 96 registers a thread at launch: 65,536 in a block at most.
+inline constexpr int kApartThreads = 128 * (Maker::kColumnGroups + 2), kApartRegisters = 96;
 
 // The chunks of a maker: every makers-th of all runs' first chunks, then of their second ones, and so on.
 class Work {
@@ -102,8 +106,7 @@ __device__ __forceinline__ void make_columns(Shared<Maker>& shared, const ApartP
   for (int i = group; work.any(); i += Maker::kColumnGroups) {
     const int s = i % Maker::kStages, c = work.chunk();
     const Columns columns = gate.take(f);
-    const int rows =
-        static_cast<int>(min(static_cast<int64_t>(kChunk), item.length - static_cast<int64_t>(c) * kChunk));
+    const int rows = item.rows(c);
     const float b = warp == 0 ? scalars.take_b(f, item, c, lane) : 0.0f;
     work.go_on(Maker::kColumnGroups);
     ask();
@@ -151,7 +154,7 @@ __device__ __forceinline__ void store_images(Shared<Maker>& shared, const ApartP
     ptx::store_bytes(p.images + image * kImageBytes, &shared.stages[s], kImageBytes);
     ptx::stores_have_read();
     ptx::barrier_arrive(shared.empty[s]);
-    ptx::stores_wait<0>();  // seen by this thread from now on, and by whom it tells
+    ptx::stores_have_arrived();  // seen by this thread from now on, and by whom it tells
     ptx::set_flag(p.ready[image]);
   }
 }
@@ -181,11 +184,9 @@ __device__ __forceinline__ void read_images(Shared<Reader>& shared, const ApartP
         if (c >= kRing) ptx::barrier_wait(shared.empty[s], (c / kRing - 1) & 1);
         ptx::barrier_expect(shared.raw[s], kImageBytes + sizeof(stage.v));
         ptx::load_bytes(&stage, p.images + image_index(item, f.layout.HV, c) * kImageBytes, kImageBytes, shared.raw[s]);
-        ptx::load_box(stage.v[0], f.v, column, item.hv,
-                      static_cast<int32_t>(item.begin + static_cast<int64_t>(c) * kChunk),
-                      static_cast<int32_t>(item.batch), shared.raw[s]);
+        ptx::load_box(stage.v[0], f.v, column, item.hv, item.token(c), static_cast<int32_t>(item.batch), shared.raw[s]);
       }
-      __syncwarp();
+      __syncwarp();  // what a lane has seen of the flags, lane 0 has from here on
     }
   } else if (warp >= 2) {
     const float centred = centre(f.lower_bound), aside = ptx::exp2_approx(-kChunk * centred);
@@ -229,8 +230,8 @@ __global__ void __launch_bounds__(kApartThreads, 1) apart(const __grid_constant_
     return;
   }
   auto& shared = *reinterpret_cast<Shared<Reader>*>(dynamic);
-  const int reader = static_cast<int>(blockIdx.x) - p.makers, run = reader / kReadersOfARun;
-  const int column = reader % kReadersOfARun * 64, HV = p.fused.layout.HV;
+  const int reader = static_cast<int>(blockIdx.x) - p.makers, run = reader / kReadersOfAHead;
+  const int column = reader % kReadersOfAHead * 64, HV = p.fused.layout.HV;
   const Item item = item_of(p.fused.layout, run / HV, run % HV);
   if (threadIdx.x == 0) {
     for (int s = 0; s < Reader::kStages; ++s) {
@@ -242,13 +243,13 @@ __global__ void __launch_bounds__(kApartThreads, 1) apart(const __grid_constant_
   }
   __syncthreads();
   if (group == 0) {
-    ptx::set_registers<96, 192>();
+    ptx::set_registers<kApartRegisters, Reader::kConsumerRegisters>();
     run_consumer(shared, p.fused, item, 0, column, 0);
   } else if (group == 1) {
-    ptx::set_registers<96, 48>();
+    ptx::set_registers<kApartRegisters, Reader::kImageRegisters>();
     read_images(shared, p, item, column);
   } else {
-    ptx::set_registers<96, 24>();
+    ptx::set_registers<kApartRegisters, Reader::kIdleRegisters>();
   }
 }
 

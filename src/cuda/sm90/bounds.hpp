@@ -1,4 +1,5 @@
-// Which problems the Hopper kernels can centre (stage.cuh) without a look at their decays.
+// What planning must know of the Hopper kernels: which problems they can centre (stage.cuh) without a look at their
+// decays, and what makers and readers (apart.cuh) take.
 #pragma once
 
 #include "core/problem.hpp"
@@ -16,5 +17,9 @@ inline bool is_tame(const Problem& p) {
   return p.gate == FKDA_GATE_BOUNDED && p.lower_bound >= kLowestBound && p.lower_bound <= 0.0f && p.qk_l2norm != 0 &&
          p.q.dtype == FKDA_BFLOAT16 && p.g.dtype == FKDA_BFLOAT16;
 }
+
+// Bytes that a maker leaves of 32 tokens of a head, and readers of a head; apart.cuh holds them to its kernel.
+inline constexpr int64_t kApartImageBytes = 40960;
+inline constexpr int kReadersOfAHead = 2;
 
 }  // namespace flashkda::cuda::sm90

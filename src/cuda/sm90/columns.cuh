@@ -6,6 +6,7 @@
 #include "cuda/block/convert.cuh"
 #include "cuda/block/gate.cuh"
 #include "cuda/ptx/mma_sync.cuh"
+#include "cuda/sm90/item.cuh"
 #include "cuda/sm90/load.cuh"
 #include "cuda/sm90/params.cuh"
 #include "cuda/sm90/scalars.cuh"
@@ -201,10 +202,8 @@ __device__ __forceinline__ void run_columns(Shared<V>& shared, const FusedParams
     const int s = c % V::kStages;
     const uint32_t turn = c / V::kOwnPeriod & 1;
     Stage<V::kSlices>& stage = shared.stages[s];
-    const int rows =
-        static_cast<int>(min(static_cast<int64_t>(kChunk), item.length - static_cast<int64_t>(c) * kChunk));
     ptx::barrier_wait(shared.raw[s], turn);
-    prepare_chunk<V>(stage, shared.shrink[s], columns, scalars.frame, p.scale, group, warp, rows, [&] {
+    prepare_chunk<V>(stage, shared.shrink[s], columns, scalars.frame, p.scale, group, warp, item.rows(c), [&] {
       const float b = scalars.take_b(p, item, c, lane);
       scalars.ask_for_b(p, item, c + kTurn, lane);
       return b;
@@ -215,7 +214,7 @@ __device__ __forceinline__ void run_columns(Shared<V>& shared, const FusedParams
         ptx::barrier_wait(shared.columns[s], turn);
         if (lane != rank) {
           send(stage.head, sizeof(stage.head) + sizeof(stage.tail), shared.bits[s], lane);
-          if (lane < V::kReaders) send(stage.x, sizeof(stage.x) + sizeof(stage.scales), shared.full[s], lane);
+          send(stage.x, sizeof(stage.x) + sizeof(stage.scales), shared.full[s], lane);
         }
       }
       __syncwarp();

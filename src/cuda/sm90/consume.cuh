@@ -13,6 +13,7 @@
 #include "cuda/ptx/mma_sync.cuh"
 #include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm80/recur.cuh"  // StateFragment
+#include "cuda/sm90/item.cuh"
 #include "cuda/sm90/output.cuh"
 #include "cuda/sm90/params.cuh"
 #include "cuda/sm90/stage.cuh"
@@ -50,8 +51,7 @@ __device__ __forceinline__ void run_consumer(Shared<V>& shared, const FusedParam
     const int s = c % V::kStages, lane = ptx::opaque(thread_lane), t = lane % 4;
     Stage<V::kSlices>& stage = shared.stages[s];
     const Scales& scales = stage.scales;
-    const int rows =
-        static_cast<int>(min(static_cast<int64_t>(kChunk), item.length - static_cast<int64_t>(c) * kChunk));
+    const int rows = item.rows(c);
     ptx::barrier_wait(shared.full[s], c / V::kStages & 1);
     if (rows < kChunk) clear_values(stage.v[slice], rows);
     uint32_t values[2][4];  // tokens 0-15, 16-31: V^T in accumulator layout
@@ -164,8 +164,8 @@ __device__ __forceinline__ void run_consumer(Shared<V>& shared, const FusedParam
     }
   }
   const int last = item.chunks - 1;
-  if constexpr (V::kSharers >
-                1) {  // a tail that was sent comes under a barrier of its own; intra has waited for others
+  // A tail that was sent comes under a barrier of its own; intra has waited for all but the last.
+  if constexpr (V::kSharers > 1) {
     if (last >= 0 && last % V::kSharers != rank) {
       ptx::barrier_wait(shared.bits[last % V::kStages], last / V::kOwnPeriod & 1);
     }

@@ -5,6 +5,7 @@
 #include "cuda/sm90/columns.cuh"
 #include "cuda/sm90/consume.cuh"
 #include "cuda/sm90/intra.cuh"
+#include "cuda/sm90/item.cuh"
 #include "cuda/sm90/load.cuh"
 #include "cuda/sm90/params.cuh"
 #include "cuda/sm90/stage.cuh"
@@ -28,7 +29,6 @@ __global__ void __launch_bounds__(V::kThreads, 1) fused(const __grid_constant__ 
   extern __shared__ char dynamic[];
   auto& shared = *reinterpret_cast<Shared<V>*>(dynamic);
   const int rank = static_cast<int>(blockIdx.x % V::kSharers), column = rank * 64 * V::kSlices;
-  const bool reads = rank < V::kReaders;
   const int64_t head = blockIdx.x / V::kSharers;
 
   int64_t n = head / p.layout.HV;
@@ -42,14 +42,14 @@ __global__ void __launch_bounds__(V::kThreads, 1) fused(const __grid_constant__ 
       ptx::barrier_init(shared.full[s], 128);
       ptx::barrier_init(shared.bits[s], 1);
       // Of the other blocks' consumers one lane a warp.
-      ptx::barrier_init(shared.empty[s], (reads ? 128 * V::kSlices : 0) + 4 * (V::kReaders - reads));
+      ptx::barrier_init(shared.empty[s], 128 * V::kSlices + 4 * (V::kSharers - 1));
     }
     ptx::barrier_init_fence();
     for (int c = 0; c < min(item.chunks, V::kCopiedAhead + rank); ++c) {
       if (c % V::kSharers == rank) {
         load(shared, c % V::kStages, p, item, c, column, true);
       } else {
-        load_foreign(shared, p, item, c, column, rank);
+        load_foreign(shared, p, item, c, column);
       }
     }
   }
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(V::kThreads, 1) fused(const __grid_constant__ 
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   if (group < V::kSlices) {
     ptx::set_registers<R::kLaunch, R::kConsumer>();
-    if (reads) run_consumer(shared, p, item, group, column, rank);
-  } else if (group < V::kSlices + 2) {
+    run_consumer(shared, p, item, group, column, rank);
+  } else if (group < V::kSlices + V::kAllColumnWarps / 4) {
     ptx::set_registers<R::kLaunch, R::kColumns>();
     const int warp = (group - V::kSlices) * 4 + uniform_warp();
     constexpr int kWarps = V::kColumnWarps;

@@ -4,6 +4,7 @@
 #include "cuda/block/convert.cuh"
 #include "cuda/ptx/mma_sync.cuh"
 #include "cuda/ptx/wgmma.cuh"
+#include "cuda/sm90/item.cuh"
 #include "cuda/sm90/load.cuh"
 #include "cuda/sm90/measure.cuh"
 #include "cuda/sm90/params.cuh"
@@ -199,7 +200,7 @@ __device__ __forceinline__ void run_intra(Shared<V>& shared, const FusedParams& 
     ptx::barrier_arrive(shared.full[s]);
     if constexpr (kShared) {
       __syncwarp();
-      if (lane < V::kReaders && lane != rank) {  // what the warp has written, by a lane for each block
+      if (lane < V::kSharers && lane != rank) {  // what the warp has written, by a lane for each block
         if (warp == 1) send(stage.T, sizeof(stage.T), shared.full[s], lane);
         if (warp >= 2) {
           send(stage.M[warp % 2 * kHalf], sizeof(stage.M) / 2, shared.full[s], lane);
@@ -216,7 +217,7 @@ __device__ __forceinline__ void run_intra(Shared<V>& shared, const FusedParams& 
       int copied = c + V::kCopiedAhead;
       if constexpr (kShared) {
         static_assert(V::kSharers == 2 && V::kCopiedAhead % 2 == 1, "the other block's chunk, then an own one");
-        if (room_for(copied)) load_foreign(shared, p, item, copied, column, rank);
+        if (room_for(copied)) load_foreign(shared, p, item, copied, column);
         ++copied;
         ptx::barrier_wait(shared.full[s], c / kRing & 1);  // warps 2 and 3 have read the tail that lies there
       }

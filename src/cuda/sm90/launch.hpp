@@ -17,12 +17,11 @@ namespace flashkda::cuda::sm90 {
 struct FusedParams;
 struct ApartParams;
 
-// heads = sequences x value heads. Instances: Variant<2, 1> and <1, 2> of stage.cuh.
-template <int kSlices, int kSharers>
+// heads = sequences x value heads. kSlices: 64 value columns each; a block has 1 or 2 of a head.
+template <int kSlices>
 void launch_fused(const FusedParams& p, int64_t heads, cudaStream_t stream);
 
 // The same with makers and readers apart.
-size_t apart_image_bytes();
 void launch_apart(const ApartParams& p, cudaStream_t stream);
 
 // The walk over chunk images (sm90/image.cuh) of 32 tokens. v: the map of the values. Each starts early

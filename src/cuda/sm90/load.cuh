@@ -2,6 +2,7 @@
 // block sends; and sending.
 #pragma once
 
+#include "cuda/sm90/item.cuh"
 #include "cuda/sm90/params.cuh"
 #include "cuda/sm90/stage.cuh"
 
@@ -15,7 +16,7 @@ __device__ __forceinline__ void load(Shared<V>& shared, int s, const FusedParams
   Stage<V::kSlices>& stage = shared.stages[s];
   ptx::Barrier& raw = shared.raw[s];
   ptx::barrier_expect(raw, 2 * 3 * sizeof(stage.x[0][0]) + (reads ? sizeof(stage.v) : 0));
-  const auto token = static_cast<int32_t>(item.begin + static_cast<int64_t>(c) * kChunk);
+  const int32_t token = item.token(c);
   const auto batch = static_cast<int32_t>(item.batch);
 #pragma unroll 1
   for (int block = 0; block < 2; ++block) {
@@ -30,16 +31,14 @@ __device__ __forceinline__ void load(Shared<V>& shared, int s, const FusedParams
 // v of a chunk that another block prepares, and what is to be expected of that.
 template <typename V>
 __device__ __forceinline__ void load_foreign(Shared<V>& shared, const FusedParams& p, const Item& item, int c,
-                                             int column, int rank) {
+                                             int column) {
   const int s = c % V::kStages;
   Stage<V::kSlices>& stage = shared.stages[s];
   ptx::barrier_expect(shared.bits[s], sizeof(stage.head) + sizeof(stage.tail));
-  if (rank >= V::kReaders) return;
   ptx::barrier_expect_with(
       shared.full[s], 128,
       sizeof(stage.x) + sizeof(stage.scales) + sizeof(stage.F) + sizeof(stage.v) + sizeof(stage.T) + sizeof(stage.M));
-  ptx::load_box(stage.v[0], p.v, column, item.hv, static_cast<int32_t>(item.begin + static_cast<int64_t>(c) * kChunk),
-                static_cast<int32_t>(item.batch), shared.full[s]);
+  ptx::load_box(stage.v[0], p.v, column, item.hv, item.token(c), static_cast<int32_t>(item.batch), shared.full[s]);
 }
 
 // Sends a part of a stage to the same place of another block, on whose barrier its bytes count, by one thread.

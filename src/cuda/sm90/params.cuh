@@ -21,27 +21,6 @@ struct FusedParams {
   int64_t slot_count;     // slots of the pools; an index outside 0..slot_count-1 is treated as negative
 };
 
-// A head of a sequence.
-struct Item {
-  int64_t n, batch, begin, length;
-  int64_t first_chunk;  // chunks of the sequences before, where the layout counts chunks of 32
-  int chunks, h, hv;
-};
-
-__device__ __forceinline__ Item item_of(const Layout& layout, int64_t n, int hv) {
-  Item item{.n = n, .batch = n, .begin = 0, .length = layout.T, .first_chunk = n * layout.row_chunks};
-  if (layout.begin != nullptr) {
-    item.batch = 0;
-    item.begin = layout.begin[n];
-    item.length = layout.begin[n + 1] - item.begin;
-    item.first_chunk = layout.chunks[n];
-  }
-  item.chunks = static_cast<int>((item.length + 31) / 32);
-  item.hv = hv;
-  item.h = hv / layout.group;
-  return item;
-}
-
 // What the kernel with makers and readers is told.
 struct ApartParams {
   FusedParams fused;     // but order; its layout counts chunks of 32

@@ -3,6 +3,7 @@
 
 #include "cuda/block/convert.cuh"
 #include "cuda/block/gate.cuh"
+#include "cuda/sm90/item.cuh"
 #include "cuda/sm90/measure.cuh"
 #include "cuda/sm90/params.cuh"
 

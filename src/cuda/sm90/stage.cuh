@@ -17,7 +17,8 @@
 // and from a chunk's W to the next one's R it is 2^(T + H' - 32 c).
 //
 // beta is a scalar of the written token too: with L_ij = b_j k_i k_j (no b_i) and T = (I + L)^-1, U is b_j times what T
-// makes of V - kd S, and b goes into the write scale and into the columns of Mqk. T's diagonal is 1, exactly.
+// makes of V - kd S, and b goes into the write scale. T's diagonal is 1, exactly. What is written, U times its scale,
+// is also what M is multiplied with: M is Mqk over the write scale.
 #pragma once
 
 #include <cstddef>
@@ -34,13 +35,11 @@ inline constexpr int kHalf = kChunk / 2;
 inline constexpr int D = 128;  // K = V
 
 // How the fused kernel shares out a head. kSlices: slices of 64 value columns of a block, a consumer warpgroup each.
-// kSharers: blocks of a cluster that prepare chunks in turns, block r its own, those with c % kSharers == r, and send
-// them to those of the cluster that have consumers, the first kReaders.
-template <int kSlices_, int kSharers_>
+// kSharers: blocks, a cluster, that have the head's slices between them. They prepare chunks in turns, block r its own,
+// those with c % kSharers == r, and send them to each other.
+template <int kSlices_>
 struct Variant {
-  static constexpr int kSlices = kSlices_, kSharers = kSharers_, kReaders = D / 64 / kSlices;
-  static_assert(kReaders <= kSharers);
-  static constexpr int kThreads = 128 * (kSlices + 3);  // consumers, two warpgroups of columns, one of intra
+  static constexpr int kSlices = kSlices_, kSharers = D / 64 / kSlices;
 
   // Chunks in shared memory, and how many ahead of the one that intra solves are asked for first.
   static constexpr int kStages = kSlices == 2 ? 4 : 5, kCopiedAhead = 3;
@@ -50,8 +49,11 @@ struct Variant {
   static_assert(kSharers == 1 || kCopiedAhead + 1 < kStages, "a stage is asked for after intra has read its tail");
 
   // Warps of the column role that share a chunk, and groups of them, which take own chunks in turns.
-  static constexpr int kColumnWarps = kSlices == 1 ? 8 : 4, kColumnGroups = 8 / kColumnWarps;
+  static constexpr int kAllColumnWarps = 8;
+  static constexpr int kColumnWarps = kSlices == 1 ? 8 : 4, kColumnGroups = kAllColumnWarps / kColumnWarps;
   static constexpr int kColumnBatch = kSlices == 1 ? 8 : 4;  // tokens that a lane has under way, as registers allow
+
+  static constexpr int kThreads = 32 * (4 * kSlices + kAllColumnWarps + 4);  // consumers, columns, intra
 };
 
 // c for a lower_bound in [kLowestBound, 0].
@@ -75,8 +77,8 @@ struct Stage {
   float head[D], tail[D];  // bits of decay of tokens 0..15 and 16..31
   float F[D];  // in the order of frame_place: what takes the state from the last chunk's frame to this one's
   alignas(1024) char T[kChunk][128];  // [i][token place of j] tf32: (I + L)^-1; 128-byte swizzle
-  alignas(1024) char M[kChunk][64];   // [i][j] bf16: Mqk; before it, at the start of row i, entry (i, i) in fp32;
-                                      // 64-byte swizzle
+  alignas(
+      1024) char M[kChunk][64];  // [i][j] bf16; before it, at the start of row i, entry (i, i) in fp32; 64-byte swizzle
   alignas(1024) char v[kSlices][kChunk][128];  // bf16; 128-byte swizzle
 };
 
