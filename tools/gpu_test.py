@@ -52,7 +52,16 @@ def run_ctest(build, jobs, logs):
     return junit_counts(results) if results.exists() else total() | {"failed": 1}
 
 
-PATHS = ("", "cuda_fused", "cuda_apart", "cuda_wgmma", "cuda_split", "cuda_portable", "cuda_portable_split")
+# As a caller gets it, and each path alone: of the library's one list.
+PATHS = (
+    "",
+    *(
+        f"cuda_{path}"
+        for line in (ROOT / "src/cuda/backend.hpp").read_text().splitlines()
+        if line.startswith("#define FLASHKDA_CUDA_PATHS")
+        for path in re.findall(r" X\((\w+)\)", line)
+    ),
+)
 
 
 LARGE = "CudaLarge.*"  # needs most of a GPU's memory

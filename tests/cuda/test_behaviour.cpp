@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "cuda/backend.hpp"
 #include "cuda/device.hpp"
 #include "cuda/device_kernels.hpp"
 
@@ -234,8 +235,9 @@ TEST_F(CudaSanitizer, DenseOfEveryDtypeWidthAndLayout) {
 
 // Gates that remember, so that segments need their transitions, and gates that forget.
 TEST_F(CudaSanitizer, EveryPathWholeAndInSegments) {
-  for (const char* backend :
-       {"cuda_fused", "cuda_apart", "cuda_wgmma", "cuda_split", "cuda_portable", "cuda_portable_split"}) {
+#define FLASHKDA_BACKEND_NAME(path) "cuda_" #path,
+  for (const char* backend : {FLASHKDA_CUDA_PATHS(FLASHKDA_BACKEND_NAME)}) {
+#undef FLASHKDA_BACKEND_NAME
     for (const bool packed : {false, true}) {
       for (const double gate : {-9.0, 1.0}) {
         Spec spec{.T = 300, .H = 2, .initial_state = FKDA_FLOAT32, .seed = 555};
