@@ -32,13 +32,14 @@ void print_wrapped(const std::string& text, const std::string& indent, size_t wi
 
 // What comes of it where no call names an implementation.
 std::string of_environment(const std::string& name) {
-  bool known = name == "auto";
+  if (name == "auto") return name + " runs";
   for (int32_t i = 0; i < fkda_implementation_count(); ++i) {
     fkda_implementation implementation;
     checks::require_ok(fkda_implementation_info(i, &implementation));
-    known = known || name == implementation.name;
+    if (name != implementation.name) continue;
+    return implementation.available ? name + " runs" : "calls are refused, for " + name + " is not available";
   }
-  return known ? name + " runs" : "calls are refused, for it is none of these";
+  return "calls are refused, for " + name + " is none of these";
 }
 
 int print_info() {

@@ -249,7 +249,14 @@ TEST_F(CliTest, InfoSaysWhatTheEnvironmentChooses) {
   EXPECT_EQ(run("info").out.find("FLASH_KDA_BACKEND"), std::string::npos);
   expect_contains(run("info", "FLASH_KDA_BACKEND=reference").out,
                   "FLASH_KDA_BACKEND is set: where none is named, reference runs\n");
-  expect_contains(run("info", "FLASH_KDA_BACKEND=abacus").out, "where none is named, calls are refused");
+  expect_contains(run("info", "FLASH_KDA_BACKEND=abacus").out,
+                  "where none is named, calls are refused, for abacus is none of these\n");
+  const std::string cuda = run("info", "FLASH_KDA_BACKEND=cuda").out;
+  const bool listed = cuda.find("\ncuda ") != std::string::npos;
+  const bool missing = cuda.find("not available, on cuda tensors") != std::string::npos;
+  expect_contains(cuda, !listed   ? "for cuda is none of these\n"
+                        : missing ? "for cuda is not available\n"
+                                  : "where none is named, cuda runs\n");
 }
 
 TEST_F(CliTest, RunSaysWhereTheGateIsTheDefault) {
