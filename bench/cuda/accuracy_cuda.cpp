@@ -71,7 +71,7 @@ void run_on_device(checks::OwnedProblem& p, const std::string& backend, bench::A
 }
 
 // Errors of every row. Inputs and references are made on all cores; the device takes one problem after the other.
-std::vector<Row> measure_all(int64_t tokens, const std::string& data, const std::vector<std::string>& paths) {
+std::vector<Row> measure_all(int64_t tokens, int64_t heads, const std::string& data, const std::vector<std::string>& paths) {
   bench::Arena arena(kArenaBytes);
   std::mutex device;
   std::vector<std::future<std::vector<Row>>> jobs;
@@ -93,7 +93,7 @@ std::vector<Row> measure_all(int64_t tokens, const std::string& data, const std:
   for (const auto list : {checks::families(), checks::gate_families()}) {
     for (const checks::Family& family : list) {
       add(std::string(family.name), list.data() == checks::gate_families().data(),
-          [&family, tokens] { return checks::make_problem(family, {.T = tokens, .H = 1}); });
+          [&family, tokens, heads] { return checks::make_problem(family, {.T = tokens, .H = heads}); });
     }
   }
   if (data != "none") {
@@ -124,10 +124,13 @@ double geometric_mean(const std::vector<Row>& rows, const std::string& path, che
 
 int main(int argc, char** argv) try {
   CLI::App app("Accuracy of the CUDA backend against fp64. Exit status 1 if a bar is missed.");
-  int64_t tokens = 8192;
+  int64_t tokens = 8192, heads = 1;
   std::string data, json;
   std::vector<std::string> paths = {"portable", "fused", "split"};
   app.add_option("--tokens", tokens, "tokens of a family's sequence")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--heads", heads, "heads of it, which a path may be shaped by")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--path", paths, "backends without their \"cuda_\"")->capture_default_str();
@@ -135,7 +138,7 @@ int main(int argc, char** argv) try {
   app.add_option("--json", json, "file for the rows");
   CLI11_PARSE(app, argc, argv);
 
-  const std::vector<Row> rows = measure_all(tokens, data, paths);
+  const std::vector<Row> rows = measure_all(tokens, heads, data, paths);
   bool passed = true;
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   std::printf("%-28s %-10s %10s %10s\n", "family", "path", "o", "state");
