@@ -136,7 +136,8 @@ def gpu_machine(record):
 
 def gpu_accuracy(record):
     """One line a family, two columns a path."""
-    columns = [(path, key) for path in ("portable", "fused", "split") for key in ("o", "state")]
+    paths = list(dict.fromkeys(row["path"] for row in record["accuracy"]))
+    columns = [(path, key) for path in paths for key in ("o", "state")]
     families = {}
     for row in record["accuracy"]:
         families.setdefault(row["family"], {})[row["path"]] = row
@@ -144,7 +145,7 @@ def gpu_accuracy(record):
         [name, *(scientific(by[path][key]) if path in by else "" for path, key in columns)]
         for name, by in families.items()
     ]
-    header = [title for path in ("portable", "fused", "split") for title in (f"o, {path}:", "final state:")]
+    header = [title for path in paths for title in (f"o, {path}:", "final state:")]
     return table(["inputs", *header], rows)
 
 

@@ -71,7 +71,8 @@ void run_on_device(checks::OwnedProblem& p, const std::string& backend, bench::A
 }
 
 // Errors of every row. Inputs and references are made on all cores; the device takes one problem after the other.
-std::vector<Row> measure_all(int64_t tokens, int64_t heads, const std::string& data, const std::vector<std::string>& paths) {
+std::vector<Row> measure_all(int64_t tokens, int64_t heads, const std::string& data,
+                             const std::vector<std::string>& paths) {
   bench::Arena arena(kArenaBytes);
   std::mutex device;
   std::vector<std::future<std::vector<Row>>> jobs;
@@ -126,7 +127,7 @@ int main(int argc, char** argv) try {
   CLI::App app("Accuracy of the CUDA backend against fp64. Exit status 1 if a bar is missed.");
   int64_t tokens = 8192, heads = 1;
   std::string data, json;
-  std::vector<std::string> paths = {"portable", "fused", "split"};
+  std::vector<std::string> paths = {"portable", "fused", "apart", "split"};
   app.add_option("--tokens", tokens, "tokens of a family's sequence")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

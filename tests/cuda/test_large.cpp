@@ -211,6 +211,12 @@ TEST_F(CudaLarge, Row09_SeventyThousandSequences) {
   expect_right_sequences(cumulative(std::vector<int64_t>(70000, 1)), 1, {0, 1, 512, 65535, 65536, 69999});
 }
 
+TEST_F(CudaLarge, Row09_AHundredThousandSequences) {  // some of none, of one and of two chunks
+  std::vector<int64_t> lengths(100000);
+  for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = static_cast<int64_t>(i * 7 % 41);
+  expect_right_sequences(cumulative(lengths), 1, {1, 5, 40, 65535, 65536, 99998, 99999});
+}
+
 TEST_F(CudaLarge, Row09_MoreThan65535Chunks) { expect_right_tail(16 * 65536 + 64, 1); }
 
 TEST_F(CudaLarge, Row16_InPiecesIsTheWhole) {

@@ -338,6 +338,30 @@ TEST_F(CudaPtx, CpAsyncCopiesAndFillsWithZeros) {
   }
 }
 
+template <int kBytes>
+__global__ void run_narrow_cp_async(char* out, const char* in) {
+  __shared__ alignas(16) char tile[32 * kBytes];
+  const int at = static_cast<int>(threadIdx.x) * kBytes;
+  ptx::cp_async<kBytes>(ptx::shared_address(&tile[at]), in + at);
+  ptx::cp_async_wait_all();
+  for (int i = 0; i < kBytes; ++i) out[at + i] = tile[at + i];
+}
+
+template <int kBytes>
+void expect_narrow_cp_async() {
+  Array<char> in(32 * kBytes), out(32 * kBytes);
+  for (size_t i = 0; i < in.host.size(); ++i) in.host[i] = static_cast<char>(3 * i + 1);
+  run_narrow_cp_async<kBytes><<<1, 32>>>(out.device(), in.device());
+  out.fetch();
+  EXPECT_EQ(out.host, in.host) << kBytes << " bytes";
+}
+
+TEST_F(CudaPtx, CpAsyncOfAnyWidth) {
+  expect_narrow_cp_async<4>();
+  expect_narrow_cp_async<8>();
+  expect_narrow_cp_async<16>();
+}
+
 // ------------------------------------------------------------------------------------------------- special functions
 
 enum class Function { kExp2, kLog2, kReciprocal };
@@ -402,6 +426,23 @@ TEST_F(CudaPtx, ReciprocalIsWithinOneUlp) {
   for (size_t i = 0; i < x.size(); ++i) worst = std::max(worst, std::fabs(y[i] * double{x[i]} - 1.0));
   EXPECT_LE(worst, std::exp2(-23.0) * 1.01);
   EXPECT_EQ(special({std::numeric_limits<float>::infinity()}, Function::kReciprocal)[0], 0.0f);
+}
+
+__global__ void run_max(float* out, const float* x, const float* y) {
+  out[threadIdx.x] = ptx::max_or_nan(x[threadIdx.x], y[threadIdx.x]);
+}
+
+TEST_F(CudaPtx, MaxKeepsNaN) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+  Array<float> x(6), y(6), out(6);
+  x.host = {1.0f, -2.0f, kNaN, 3.0f, kNaN, -kInf};
+  y.host = {2.0f, -3.0f, 1.0f, kNaN, kInf, kInf};
+  run_max<<<1, 6>>>(out.device(), x.device(), y.device());
+  out.fetch();
+  EXPECT_EQ(out.host[0], 2.0f);
+  EXPECT_EQ(out.host[1], -2.0f);
+  for (const size_t i : {2, 3, 4}) EXPECT_TRUE(std::isnan(out.host[i])) << i;
+  EXPECT_EQ(out.host[5], kInf);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // The wrappers of sm_90a instructions against what the host computes. Compiled for sm_90a alone.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -254,6 +255,127 @@ TEST_F(CudaPtxSm90, AnyOfANamedBarriersThreads) {
   run_any<<<1, 256>>>(reinterpret_cast<int32_t*>(memory.data()));
   EXPECT_CUDA(cudaDeviceSynchronize());
   memory.download(out.data());
+  EXPECT_EQ(out, expected);
+}
+
+constexpr int kSent = 4096;
+
+// Each block of a pair sends its half of `in` to the other, which puts it out, in its own place.
+__global__ void __cluster_dims__(2) run_send(char* out, const char* in) {
+  __shared__ alignas(16) char own[kSent];
+  __shared__ alignas(16) char received[kSent];
+  __shared__ ptx::Barrier arrived;
+  const int rank = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x);
+  if (lane == 0) {
+    ptx::barrier_init(arrived, 1);
+    ptx::barrier_init_fence();
+    ptx::barrier_expect(arrived, kSent);
+  }
+  for (int i = lane; i < kSent; i += 32) own[i] = in[rank * kSent + i];
+  ptx::async_proxy_fence();
+  ptx::cluster_barrier();
+  if (lane == 0) {
+    const uint32_t to = ptx::address_in_block(ptx::shared_address(received), rank ^ 1);
+    ptx::send_bytes(to, ptx::shared_address(own), kSent,
+                    ptx::address_in_block(ptx::shared_address(&arrived), rank ^ 1));
+  }
+  ptx::barrier_wait(arrived, 0);
+  for (int i = lane; i < kSent; i += 32) out[rank * kSent + i] = received[i];
+  ptx::cluster_barrier_relaxed();  // nobody leaves to whom bytes are on their way
+}
+
+TEST_F(CudaPtxSm90, BlocksOfAClusterSendEachOtherBytes) {
+  std::vector<char> in(2 * kSent), out(2 * kSent);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<char>(i * 31 >> 4);
+  DeviceBuffer from(in.size()), to(out.size());
+  from.upload(in.data());
+  run_send<<<2, 32>>>(reinterpret_cast<char*>(to.data()), reinterpret_cast<const char*>(from.data()));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  to.download(out.data());
+  std::rotate(in.begin(), in.begin() + kSent, in.end());
+  EXPECT_EQ(out, in);
+}
+
+// A block's phase is over when every lane of the other has arrived, twice; out: whether it was before, and after.
+__global__ void __cluster_dims__(2) run_arrive_there(int32_t* out) {
+  __shared__ ptx::Barrier arrived;
+  const auto rank = static_cast<uint32_t>(blockIdx.x);
+  const auto is_over = [&] { return ::cuda::ptx::mbarrier_test_wait_parity(&arrived, 0) ? 1 : 0; };
+  if (threadIdx.x == 0) {
+    ptx::barrier_init(arrived, 64);
+    ptx::barrier_init_fence();
+  }
+  ptx::cluster_barrier();
+  const uint32_t there = ptx::address_in_block(ptx::shared_address(&arrived), rank ^ 1);
+  ptx::barrier_arrive_there(there);
+  ptx::cluster_barrier();
+  if (threadIdx.x == 0) out[2 * rank] = is_over();
+  ptx::cluster_barrier();
+  ptx::barrier_arrive_there(there);
+  ptx::barrier_wait(arrived, 0);
+  if (threadIdx.x == 0) out[2 * rank + 1] = is_over();
+  ptx::cluster_barrier_relaxed();
+}
+
+TEST_F(CudaPtxSm90, LanesArriveAtAnotherBlocksBarrier) {
+  std::vector<int32_t> out(4);
+  DeviceBuffer memory(16);
+  run_arrive_there<<<2, 32>>>(reinterpret_cast<int32_t*>(memory.data()));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  memory.download(out.data());
+  EXPECT_EQ(out, (std::vector<int32_t>{0, 1, 0, 1}));
+}
+
+// Block 0 leaves rounds of `in` in `between` by the copy engine and sets a flag for each; block 1 waits for the flag
+// and has them brought in by the copy engine. What it read before they were there would be the poison of `between`.
+constexpr int kRounds = 64;
+__global__ void run_flags(char* out, char* between, ptx::Flag* flags, const char* in) {
+  __shared__ alignas(16) char tile[kSent];
+  __shared__ ptx::Barrier arrived;
+  const int lane = static_cast<int>(threadIdx.x);
+  if (lane == 0) {
+    ptx::barrier_init(arrived, 1);
+    ptx::barrier_init_fence();
+  }
+  __syncwarp();
+  for (int round = 0; round < kRounds; ++round) {
+    char* const here = between + round * kSent;
+    if (blockIdx.x == 0) {
+      for (int i = lane; i < kSent; i += 32) tile[i] = static_cast<char>(in[i] + round);
+      ptx::async_proxy_fence();
+      __syncwarp();
+      if (lane == 0) {
+        ptx::store_bytes(here, tile, kSent);
+        ptx::stores_have_read();  // the tile may be written again
+        ptx::stores_have_arrived();
+        ptx::set_flag(flags[round]);
+      }
+    } else {
+      if (lane == 0) {
+        while (!ptx::flag_is_set(flags[round])) {
+        }
+        ptx::async_proxy_fence_global();
+        ptx::barrier_expect(arrived, kSent);
+        ptx::load_bytes(tile, here, kSent, arrived);
+      }
+      ptx::barrier_wait(arrived, round & 1);
+      for (int i = lane; i < kSent; i += 32) out[round * kSent + i] = tile[i];
+    }
+    __syncwarp();
+  }
+}
+
+TEST_F(CudaPtxSm90, WhoSeesAFlagSeesWhatWasStoredBeforeIt) {
+  std::vector<char> in(kSent), out(kRounds * kSent), expected(kRounds * kSent);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<char>(i * 13 >> 2);
+  for (size_t i = 0; i < out.size(); ++i) expected[i] = static_cast<char>(in[i % kSent] + static_cast<int>(i / kSent));
+  DeviceBuffer from(in.size()), to(out.size()), between(out.size()), flags(kRounds * sizeof(ptx::Flag));
+  from.upload(in.data());
+  EXPECT_CUDA(cudaMemset(flags.data(), 0, flags.size()));
+  run_flags<<<2, 32>>>(reinterpret_cast<char*>(to.data()), reinterpret_cast<char*>(between.data()),
+                       reinterpret_cast<ptx::Flag*>(flags.data()), reinterpret_cast<const char*>(from.data()));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  to.download(out.data());
   EXPECT_EQ(out, expected);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/device.hpp"
@@ -288,6 +289,29 @@ TEST_F(CudaSplit, CudaTakesItForFewHeads) {  // which shows in the workspace
   };
   EXPECT_EQ(bytes("cuda"), bytes("cuda_split"));
   EXPECT_GT(bytes("cuda"), bytes("cuda_wgmma"));
+}
+
+TEST_F(CudaSplit, CudaTakesMakersAndReadersForHeadsBetween) {  // which shows in the workspace and in the bits
+  int major = 0, processors = 0;
+  EXPECT_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  EXPECT_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0));
+  if (major != 9 || processors != 132) GTEST_SKIP() << "the numbers of heads are those of another GPU";
+  const auto run = [](int64_t heads, const char* backend) {
+    Case c({.T = 2048, .H = heads, .seed = 416});
+    c.options.backend = backend;
+    DeviceCase device(c, kFp32);
+    EXPECT_EQ(device.launch(), FKDA_OK) << fkda_last_error();
+    return std::pair(device.workspace().size(), device.fetch());
+  };
+  const auto same = [&](int64_t heads, const char* backend) {
+    const auto [own, out] = run(heads, "cuda");
+    const auto [bytes, other] = run(heads, backend);
+    return own == bytes && same_bits(out.out, other.out) && same_bits(out.final_state, other.final_state);
+  };
+  EXPECT_TRUE(same(24, "cuda_apart"));
+  EXPECT_FALSE(same(24, "cuda_fused"));
+  EXPECT_TRUE(same(48, "cuda_fused"));
+  EXPECT_FALSE(same(48, "cuda_apart"));
 }
 
 }  // namespace
