@@ -300,8 +300,9 @@ double copy_bandwidth(Timer& timer, bench::Arena& arena, int repeats) {
   return 2.0 * static_cast<double>(kBytes) / (summary(ms).median * 1e-3);
 }
 
-// The kernels of either path whose time alone is worth knowing, by a part of their names.
-constexpr const char* kKernels[] = {"prepare", "affine", "combine", "recur", "fused", "apart"};
+// The kernels whose time alone is worth knowing, by a part of their names. Not that with makers and readers: they
+// would find the flags of their last run.
+constexpr const char* kKernels[] = {"prepare", "affine", "combine", "recur", "fused"};
 
 // A function of the driver, which knows the kernels of a shared library that has a runtime of its own.
 template <typename Function>
@@ -337,8 +338,7 @@ class CallGraph {
   CallGraph& operator=(const CallGraph&) = delete;
   cudaGraph_t graph() const { return graph_; }
 
-  // The kernels alone: a graph of only those nodes whose kernel's name contains `name`, in a row, and of what clears
-  // memory for them. Null: there is none.
+  // The kernels alone: a graph of only those nodes whose kernel's name contains `name`, in a row. Null: there is none.
   cudaGraph_t only(const std::string& name) const {
     static auto* const params_of =
         driver_function<CUresult(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>("cuGraphKernelNodeGetParams");
@@ -360,19 +360,7 @@ class CallGraph {
     cudaGraph_t result;
     check(cudaGraphCreate(&result, 0), "cudaGraphCreate");
     cudaGraphNode_t last = nullptr;
-    bool found = false;
     for (cudaGraphNode_t node : nodes) {
-      cudaGraphNodeType type;
-      check(cudaGraphNodeGetType(node, &type), "cudaGraphNodeGetType");
-      if (type == cudaGraphNodeTypeMemset) {  // without it a kernel would find the flags of its last run
-        cudaMemsetParams bytes;
-        check(cudaGraphMemsetNodeGetParams(node, &bytes), "cudaGraphMemsetNodeGetParams");
-        check(cudaGraphAddMemsetNode(&node, result, last ? &last : nullptr, last ? 1 : 0, &bytes),
-              "cudaGraphAddMemsetNode");
-        last = node;
-        continue;
-      }
-      if (type != cudaGraphNodeTypeKernel) continue;
       CUDA_KERNEL_NODE_PARAMS params;
       const char* function = nullptr;
       check_driver(params_of(node, &params), "cuGraphKernelNodeGetParams");
@@ -388,9 +376,8 @@ class CallGraph {
                      "cuGraphKernelNodeSetAttribute");
       }
       last = added;
-      found = true;
     }
-    if (found) return result;
+    if (last != nullptr) return result;
     check(cudaGraphDestroy(result), "cudaGraphDestroy");
     return nullptr;
   }

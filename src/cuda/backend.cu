@@ -142,7 +142,7 @@ void check_blocks(int64_t blocks, const char* what) {
   }
 }
 
-// How the batch falls into sequences. Launches the plan of a packed one.
+// How the batch falls into sequences. Launches the plan of a packed one, and what clears flags.
 Layout make_layout(const Problem& p, const Workspace& w, char* workspace, Path path, cudaStream_t stream) {
   Layout layout{};
   layout.left_out = -1;
@@ -153,9 +153,15 @@ Layout make_layout(const Problem& p, const Workspace& w, char* workspace, Path p
   const int64_t chunk = chunk_tokens(path.engine);
   layout.row_chunks = static_cast<int32_t>((p.T + chunk - 1) / chunk);
   layout.row_segments = w.split.row_segments;
-  if (!p.packed() || w.bytes == 0) return layout;
+  Cleared cleared{};
+  if (path.apart) cleared = {reinterpret_cast<int32_t*>(workspace + w.ready), w.chunk_bound * p.HV};
+  if (!p.packed() || w.bytes == 0) {
+    if (cleared.count > 0) launch_clear(cleared, stream);
+    return layout;
+  }
   if (!path.fused) layout.left_out = recurrent_tokens(p);
   PlanParams plan{};
+  plan.cleared = cleared;
   plan.chunk_tokens = static_cast<int32_t>(chunk);
   plan.left_out = layout.left_out;
   plan.cu_seqlens = integers_of(p.cu_seqlens);
@@ -219,13 +225,11 @@ void launch_fused(const Problem& p, Path path, char* workspace, cudaStream_t str
     apart.ready = reinterpret_cast<ptx::Flag*>(workspace + w.ready);
     apart.runs = static_cast<int32_t>(heads);
     apart.makers = makers(heads, processors);
-    check(cudaMemsetAsync(apart.ready, 0, static_cast<size_t>(w.chunk_bound * p.HV * 4), stream),
-          "launch of the memset in front of the fused kernel");
     sm90::launch_apart(apart, stream);
   } else if (two_each(heads, processors)) {
-    sm90::launch_fused<1>(fused, heads, stream);
+    sm90::launch_fused<1>(fused, heads, p.packed(), stream);
   } else {
-    sm90::launch_fused<2>(fused, heads, stream);
+    sm90::launch_fused<2>(fused, heads, p.packed(), stream);
   }
 }
 #endif

@@ -20,20 +20,27 @@ inline bool can_start_early() {
 }
 
 // early: before the kernel in front of it in the stream has ended; the kernel itself waits for that (ptx/grid.cuh).
-// Code that was compiled for less than sm_90 does not wait and must not start early.
+// Code that was compiled for less than sm_90 does not wait and must not start early. cluster: blocks of one.
 template <typename... Params>
 void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, cudaStream_t stream,
-            bool early, const char* what, const Params&... params) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+            bool early, unsigned cluster, const char* what, const Params&... params) {
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (early && can_start_early()) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {cluster, 1, 1};
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = early && can_start_early() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, params...);
   if (error != cudaSuccess) cudaGetLastError();  // not an error of a later call
   check(error, what);

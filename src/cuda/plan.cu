@@ -49,8 +49,18 @@ __device__ void sort_by_length(const PlanParams& p, int32_t (&first)[kClasses]) 
   for (int n = threadIdx.x; n < p.N; n += kThreads) p.order[atomicAdd(&first[class_of(n)], 1)] = n;
 }
 
+__device__ void clear_flags(const Cleared& p) {
+  for (int64_t i = threadIdx.x; i < p.count; i += kThreads) p.flags[i] = 0;
+}
+
+__global__ void __launch_bounds__(kThreads) clear(const __grid_constant__ Cleared p) {
+  ptx::let_next_start();
+  clear_flags(p);
+}
+
 __global__ void __launch_bounds__(kThreads) plan(const __grid_constant__ PlanParams p) {
   ptx::let_next_start();
+  clear_flags(p.cleared);
   using ScanBegin = cub::BlockScan<int64_t, kThreads>;
   using ScanCounts = cub::BlockScan<Counts, kThreads>;
   __shared__ union {
@@ -104,6 +114,11 @@ __global__ void __launch_bounds__(kThreads) plan(const __grid_constant__ PlanPar
 void launch_plan(const PlanParams& p, cudaStream_t stream) {
   plan<<<1, kThreads, 0, stream>>>(p);
   check(cudaGetLastError(), "launch of the plan kernel");
+}
+
+void launch_clear(const Cleared& p, cudaStream_t stream) {
+  clear<<<1, kThreads, 0, stream>>>(p);
+  check(cudaGetLastError(), "launch of the kernel that clears flags");
 }
 
 }  // namespace flashkda::cuda

@@ -1,4 +1,5 @@
-// The tables of a packed batch, made on the device from the cu_seqlens of the moment.
+// What is made ready on the device in front of the other kernels: the tables of a packed batch, from the cu_seqlens of
+// the moment, and flags that are to be zero.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -6,6 +7,11 @@
 #include "cuda/params.cuh"
 
 namespace flashkda::cuda {
+
+struct Cleared {
+  int32_t* flags;
+  int64_t count;
+};
 
 struct PlanParams {
   Integers cu_seqlens;  // [N+1]
@@ -20,10 +26,14 @@ struct PlanParams {
   int32_t segment_chunks;       // chunks of a segment at most, 0: no table
   int32_t* segments;            // [N+1] or null
   int32_t* order;               // [N] sequences, those of more chunks first up to rounding, or null
+  Cleared cleared;
 };
 
 // Whatever cu_seqlens holds, the tables are ascending and stay within T tokens, hence within T / chunk_tokens + N
 // chunks.
 void launch_plan(const PlanParams& p, cudaStream_t stream);
+
+// Where there are no tables to make.
+void launch_clear(const Cleared& p, cudaStream_t stream);
 
 }  // namespace flashkda::cuda

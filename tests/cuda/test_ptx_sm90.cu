@@ -328,9 +328,9 @@ TEST_F(CudaPtxSm90, LanesArriveAtAnotherBlocksBarrier) {
 
 // Block 0 leaves rounds of `in` in `between` by the copy engine and sets a flag for each; block 1 waits for the flag
 // and has them brought in by the copy engine. What it read before they were there would be the poison of `between`.
-constexpr int kRounds = 64;
+constexpr int kRounds = 64, kImage = 32768;
 __global__ void run_flags(char* out, char* between, ptx::Flag* flags, const char* in) {
-  __shared__ alignas(16) char tile[kSent];
+  __shared__ alignas(16) char tile[kImage];
   __shared__ ptx::Barrier arrived;
   const int lane = static_cast<int>(threadIdx.x);
   if (lane == 0) {
@@ -339,13 +339,13 @@ __global__ void run_flags(char* out, char* between, ptx::Flag* flags, const char
   }
   __syncwarp();
   for (int round = 0; round < kRounds; ++round) {
-    char* const here = between + round * kSent;
+    char* const here = between + round * kImage;
     if (blockIdx.x == 0) {
-      for (int i = lane; i < kSent; i += 32) tile[i] = static_cast<char>(in[i] + round);
+      for (int i = lane; i < kImage; i += 32) tile[i] = static_cast<char>(in[i] + round);
       ptx::async_proxy_fence();
       __syncwarp();
       if (lane == 0) {
-        ptx::store_bytes(here, tile, kSent);
+        ptx::store_bytes(here, tile, kImage);
         ptx::stores_have_read();  // the tile may be written again
         ptx::stores_have_arrived();
         ptx::set_flag(flags[round]);
@@ -355,20 +355,21 @@ __global__ void run_flags(char* out, char* between, ptx::Flag* flags, const char
         while (!ptx::flag_is_set(flags[round])) {
         }
         ptx::async_proxy_fence_global();
-        ptx::barrier_expect(arrived, kSent);
-        ptx::load_bytes(tile, here, kSent, arrived);
+        ptx::barrier_expect(arrived, kImage);
+        ptx::load_bytes(tile, here, kImage, arrived);
       }
       ptx::barrier_wait(arrived, round & 1);
-      for (int i = lane; i < kSent; i += 32) out[round * kSent + i] = tile[i];
+      for (int i = lane; i < kImage; i += 32) out[round * kImage + i] = tile[i];
     }
     __syncwarp();
   }
 }
 
 TEST_F(CudaPtxSm90, WhoSeesAFlagSeesWhatWasStoredBeforeIt) {
-  std::vector<char> in(kSent), out(kRounds * kSent), expected(kRounds * kSent);
+  std::vector<char> in(kImage), out(kRounds * kImage), expected(kRounds * kImage);
   for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<char>(i * 13 >> 2);
-  for (size_t i = 0; i < out.size(); ++i) expected[i] = static_cast<char>(in[i % kSent] + static_cast<int>(i / kSent));
+  for (size_t i = 0; i < out.size(); ++i)
+    expected[i] = static_cast<char>(in[i % kImage] + static_cast<int>(i / kImage));
   DeviceBuffer from(in.size()), to(out.size()), between(out.size()), flags(kRounds * sizeof(ptx::Flag));
   from.upload(in.data());
   EXPECT_CUDA(cudaMemset(flags.data(), 0, flags.size()));

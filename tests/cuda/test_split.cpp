@@ -299,7 +299,7 @@ TEST_F(CudaSplit, CudaTakesMakersAndReadersForHeadsBetween) {  // which shows in
   const auto run = [](int64_t heads, const char* backend) {
     Case c({.T = 2048, .H = heads, .seed = 416});
     c.options.backend = backend;
-    DeviceCase device(c, kFp32);
+    DeviceCase device(c, {});
     EXPECT_EQ(device.launch(), FKDA_OK) << fkda_last_error();
     return std::pair(device.workspace().size(), device.fetch());
   };

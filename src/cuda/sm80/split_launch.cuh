@@ -19,7 +19,7 @@ template <int K, int kBuffers>
 void launch_combine_instance(const CombineParams& p, int64_t heads, bool early, cudaStream_t stream) {
   constexpr size_t kBytes = sizeof(CombineShared<K, kBuffers>);
   allow_shared_memory<combine<K, kBuffers>>(kBytes);
-  launch(&combine<K, kBuffers>, heads * (K / kCombineColumns), combine_threads(K), kBytes, stream, early,
+  launch(&combine<K, kBuffers>, heads * (K / kCombineColumns), combine_threads(K), kBytes, stream, early, 1,
          "launch of the chain over segments", p);
 }
 

@@ -5,6 +5,7 @@
 // Nothing is waited for in a circle: makers wait for nobody, and come first in the grid.
 #pragma once
 
+#include "cuda/ptx/grid.cuh"
 #include "cuda/sm90/columns.cuh"
 #include "cuda/sm90/consume.cuh"
 #include "cuda/sm90/intra.cuh"
@@ -217,6 +218,7 @@ __global__ void __launch_bounds__(kApartThreads, 1) apart(const __grid_constant_
     }
     clear_triangles(shared, kApartThreads);
     ptx::async_proxy_fence();
+    ptx::wait_for_previous();
     __syncthreads();
     if (group < Maker::kColumnGroups) {
       make_columns(shared, p, group);
@@ -232,7 +234,6 @@ __global__ void __launch_bounds__(kApartThreads, 1) apart(const __grid_constant_
   auto& shared = *reinterpret_cast<Shared<Reader>*>(dynamic);
   const int reader = static_cast<int>(blockIdx.x) - p.makers, run = reader / kReadersOfAHead;
   const int column = reader % kReadersOfAHead * 64, HV = p.fused.layout.HV;
-  const Item item = item_of(p.fused.layout, run / HV, run % HV);
   if (threadIdx.x == 0) {
     for (int s = 0; s < Reader::kStages; ++s) {
       ptx::barrier_init(shared.raw[s], 1);
@@ -241,6 +242,8 @@ __global__ void __launch_bounds__(kApartThreads, 1) apart(const __grid_constant_
     }
     ptx::barrier_init_fence();
   }
+  ptx::wait_for_previous();
+  const Item item = item_of(p.fused.layout, run / HV, run % HV);
   __syncthreads();
   if (group == 0) {
     ptx::set_registers<kApartRegisters, Reader::kConsumerRegisters>();

@@ -2,6 +2,7 @@
 // warpgroups a role and a ring of stages between them. docs/kernels/sm90a.md.
 #pragma once
 
+#include "cuda/ptx/grid.cuh"
 #include "cuda/sm90/columns.cuh"
 #include "cuda/sm90/consume.cuh"
 #include "cuda/sm90/intra.cuh"
@@ -31,10 +32,6 @@ __global__ void __launch_bounds__(V::kThreads, 1) fused(const __grid_constant__ 
   const int rank = static_cast<int>(blockIdx.x % V::kSharers), column = rank * 64 * V::kSlices;
   const int64_t head = blockIdx.x / V::kSharers;
 
-  int64_t n = head / p.layout.HV;
-  if (p.order != nullptr) n = p.order[n];
-  const Item item = item_of(p.layout, n, static_cast<int>(head % p.layout.HV));
-
   if (threadIdx.x == 0) {
     for (int s = 0; s < V::kStages; ++s) {
       ptx::barrier_init(shared.raw[s], 1);
@@ -45,6 +42,12 @@ __global__ void __launch_bounds__(V::kThreads, 1) fused(const __grid_constant__ 
       ptx::barrier_init(shared.empty[s], 128 * V::kSlices + 4 * (V::kSharers - 1));
     }
     ptx::barrier_init_fence();
+  }
+  ptx::wait_for_previous();
+  int64_t n = head / p.layout.HV;
+  if (p.order != nullptr) n = p.order[n];
+  const Item item = item_of(p.layout, n, static_cast<int>(head % p.layout.HV));
+  if (threadIdx.x == 0) {
     for (int c = 0; c < min(item.chunks, V::kCopiedAhead + rank); ++c) {
       if (c % V::kSharers == rank) {
         load(shared, c % V::kStages, p, item, c, column, true);

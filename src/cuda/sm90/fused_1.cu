@@ -1,5 +1,5 @@
 #include "cuda/sm90/fused_launch.cuh"
 
 namespace flashkda::cuda::sm90 {
-template void launch_fused<1>(const FusedParams&, int64_t, cudaStream_t);
+template void launch_fused<1>(const FusedParams&, int64_t, bool, cudaStream_t);
 }

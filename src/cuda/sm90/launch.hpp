@@ -17,11 +17,12 @@ namespace flashkda::cuda::sm90 {
 struct FusedParams;
 struct ApartParams;
 
-// heads = sequences x value heads. kSlices: 64 value columns each; a block has 1 or 2 of a head.
+// heads = sequences x value heads. kSlices: 64 value columns each; a block has 1 or 2 of a head. early: behind another
+// kernel of this library (cuda/launch.hpp).
 template <int kSlices>
-void launch_fused(const FusedParams& p, int64_t heads, cudaStream_t stream);
+void launch_fused(const FusedParams& p, int64_t heads, bool early, cudaStream_t stream);
 
-// The same with makers and readers apart.
+// The same with makers and readers apart, early behind the kernel that cleared the flags.
 void launch_apart(const ApartParams& p, cudaStream_t stream);
 
 // The walk over chunk images (sm90/image.cuh) of 32 tokens. v: the map of the values. Each starts early

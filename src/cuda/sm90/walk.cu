@@ -12,7 +12,7 @@ namespace flashkda::cuda::sm90 {
 void launch_prepare(const sm80::PrepareParams& p, int64_t blocks, bool early, cudaStream_t stream) {
   const auto launch_instance = [&]<bool kFp16, bool kTame>(std::bool_constant<kFp16>, std::bool_constant<kTame>) {
     allow_shared_memory<&prepare<kFp16, kTame>>(sizeof(PrepareShared));
-    launch(&prepare<kFp16, kTame>, blocks, kPrepareThreads, sizeof(PrepareShared), stream, early,
+    launch(&prepare<kFp16, kTame>, blocks, kPrepareThreads, sizeof(PrepareShared), stream, early, 1,
            "launch of the prepare kernel", p);
   };
   if (p.q.dtype == FKDA_FLOAT16) {
@@ -26,7 +26,8 @@ void launch_prepare(const sm80::PrepareParams& p, int64_t blocks, bool early, cu
 
 void launch_affine(const sm80::AffineParams& p, const CUtensorMap& v, int64_t runs, cudaStream_t stream) {
   allow_shared_memory<affine>(sizeof(AffineShared));
-  launch(&affine, 2 * runs, kAffineThreads, sizeof(AffineShared), stream, true, "launch of the segment kernel", p, v);
+  launch(&affine, 2 * runs, kAffineThreads, sizeof(AffineShared), stream, true, 1, "launch of the segment kernel", p,
+         v);
 }
 
 template <int kSlices>
@@ -35,7 +36,7 @@ void launch_recur(const sm80::RecurParams& p, const CUtensorMap& v, int64_t runs
   const auto launch_instance = [&]<int kRing>(std::integral_constant<int, kRing>) {
     constexpr size_t kBytes = sizeof(RecurShared<kSlices, kRing>);
     allow_shared_memory<&recur<kSlices, kRing>>(kBytes);
-    launch(&recur<kSlices, kRing>, blocks, kRecurThreads<kSlices>, kBytes, stream, true,
+    launch(&recur<kSlices, kRing>, blocks, kRecurThreads<kSlices>, kBytes, stream, true, 1,
            "launch of the recurrence kernel", p, v);
   };
   // An SM for each block, if there are that many; those that start early would else go two by two to the first SMs that
