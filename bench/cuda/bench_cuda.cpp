@@ -2,7 +2,9 @@
 //
 // A measurement replays a CUDA graph of many calls, so that no launch gap is timed, over several input sets that hold
 // more than the L2 cache together, so that no call finds its tensors there. Each repeat is one replay; reported are the
-// median, the smallest and the interquartile range of the repeats, per call.
+// median, the smallest and the interquartile range of the repeats, per call. Before the first the card rests: these
+// kernels take it to its power limit, and for some time after a row it would still give clock away. What a minute at
+// the limit costs is in docs/kernels/sm90a.md.
 //
 // bytes        tensors once, and the workspace written and read once
 // floor_ms     the tensors alone (each input read once, each output written once) at the copy bandwidth of this run
@@ -18,6 +20,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -41,6 +44,7 @@ constexpr size_t kRotation = size_t{256} << 20;  // bytes of all input sets toge
 constexpr int kMaxSets = 64;
 constexpr double kMinReplayMs = 3.0;
 constexpr int kWarmUps = 3;  // replays
+constexpr std::chrono::milliseconds kRest{250};
 
 const std::vector<std::string> kCases = {
     "H96 T8192",  "H96 mixed6", "H96 8x1024", "H64 T8192",  "H64 mixed6", "H64 8x1024", "H32 T8192", "H16 T8192",
@@ -435,6 +439,7 @@ nlohmann::ordered_json measure(const Setting& setting, Inputs& inputs, bench::Ar
   const int64_t rounds = std::clamp<int64_t>(static_cast<int64_t>(kMinReplayMs / estimate) + 1, 1, 20);
   const CallGraph calls(sets, workspace, workspace_bytes, rounds, timer.stream());
   const int64_t count = rounds * static_cast<int64_t>(sets.size());
+  std::this_thread::sleep_for(kRest);
   const Times times = timer.replay(calls.graph(), count, repeats);
 
   double tensors = 0.0;
