@@ -465,6 +465,7 @@ nlohmann::ordered_json measure(const Setting& setting, Inputs& inputs, bench::Ar
     for (const char* kernel : kKernels) {
       cudaGraph_t graph = calls.only(kernel);
       if (graph == nullptr) continue;  // the other path's
+      std::this_thread::sleep_for(kRest);
       row[std::string(kernel) + "_ms"] = timer.replay(graph, count, repeats).median;
       check(cudaGraphDestroy(graph), "cudaGraphDestroy");
     }
