@@ -87,11 +87,16 @@ def test_gpu_machine():
     assert "2031-02-03, A GPU, driver 1.2, CUDA 13.0; a copy moves 4,178 GB/s" in show("gpu-machine")
 
 
-def test_gpu_accuracy_has_two_columns_a_path():
-    assert "| g=0 | 3.4e-3 | 1.9e-3 |  |  |  |  |\n" in show("gpu-accuracy")
+def test_gpu_accuracy_has_two_columns_a_path_that_was_measured():
+    text = show("gpu-accuracy")
+    assert "| inputs | o, portable | final state |\n|---|---:|---:|\n| g=0 | 3.4e-3 | 1.9e-3 |\n" in text
     fused = {"family": "g=0", "o": 0.0025, "state": 0.0004, "path": "fused"}
-    gpu = GPU_RECORD | {"accuracy": [*GPU_RECORD["accuracy"], fused]}
-    assert "| g=0 | 3.4e-3 | 1.9e-3 | 2.5e-3 | 4.0e-4 |  |  |\n" in show("gpu-accuracy", gpu=gpu)
+    other = {"family": "g=4", "o": 0.0031, "state": 0.0005, "path": "fused"}  # not on the first path
+    gpu = GPU_RECORD | {"accuracy": [*GPU_RECORD["accuracy"], fused, other]}
+    text = show("gpu-accuracy", gpu=gpu)
+    assert "| inputs | o, portable | final state | o, fused | final state |\n" in text
+    assert "| g=0 | 3.4e-3 | 1.9e-3 | 2.5e-3 | 4.0e-4 |\n" in text
+    assert "| g=4 |  |  | 3.1e-3 | 5.0e-4 |\n" in text
 
 
 def test_gpu_speed_has_a_column_a_kind_of_gates():
