@@ -65,6 +65,7 @@ PATHS = (
 
 
 LARGE = "CudaLarge.*"  # needs most of a GPU's memory
+PATIENCE = 900  # seconds, after which a kernel hangs
 
 
 def run_direct(program, logs, shards=1):
@@ -79,12 +80,20 @@ def run_direct(program, logs, shards=1):
         command = [program, f"--gtest_output=xml:{results}", f"--gtest_filter={tests}"]
         return results, subprocess.Popen(command, env=environment)
 
+    def wait(process):  # without its results file, a run counts as failed
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            print(f"killed after {PATIENCE} s: {' '.join(map(str, process.args))}")
+            process.kill()
+            process.wait()
+
     runs = [start(path, "most", f"-{LARGE}", shard, shards) for path in PATHS for shard in range(shards)]
     for _, process in runs:
-        process.wait()
+        wait(process)
     for path in PATHS:
         runs.append(start(path, "large", LARGE))
-        runs[-1][1].wait()
+        wait(runs[-1][1])
     return total(*(junit_counts(results) if results.exists() else total() | {"failed": 1} for results, _ in runs))
 
 

@@ -3,8 +3,8 @@
 // A measurement replays a CUDA graph of many calls, so that no launch gap is timed, over several input sets that hold
 // more than the L2 cache together, so that no call finds its tensors there. Each repeat is one replay; reported are the
 // median, the smallest and the interquartile range of the repeats, per call. Before the first the card rests: these
-// kernels take it to its power limit, and for some time after a row it would still give clock away. What a minute at
-// the limit costs is in docs/kernels/sm90a.md.
+// kernels take it to its power limit, and for some time after a row it would still give clock away. What the limit
+// costs is in docs/kernels/sm90a.md.
 //
 // bytes        tensors once, and the workspace written and read once
 // floor_ms     the tensors alone (each input read once, each output written once) at the copy bandwidth of this run

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "cuda/backend.hpp"
@@ -31,11 +32,14 @@ class CudaStreams : public OnGpu {
 };
 
 TEST_F(CudaStreams, Row10_TheSameBitsAThousandTimesUnderLoad) {
-  // Every path at once: packed, an empty sequence, tails, states; many heads and few; states on the way.
+  // Packed, an empty sequence, tails, states; many heads and few; states on the way. What has outputs of 16 bits and no
+  // such states takes the fused kernel: a block a head, makers and readers, dense and packed, a pair.
   const std::vector<std::pair<Spec, Want>> cases = {
       {{.H = 4, .cu = {0, 33, 33, 300, 333}, .initial_state = FKDA_FLOAT32, .seed = 501}, kFp32},
       {{.H = 64, .cu = {0, 100, 117}, .seed = 502}, {.final_state = FKDA_BFLOAT16}},
       {{.T = 2048, .H = 24, .seed = 505}, {}},
+      {{.H = 32, .cu = {0, 1000}, .seed = 506}, {}},
+      {{.H = 12, .cu = {0, 300, 333, 333, 900}, .seed = 507}, {}},
       {{.B = 2, .T = 200, .H = 3, .K = 64, .V = 64, .initial_state = FKDA_BFLOAT16, .seed = 503},
        {.final_state = FKDA_BFLOAT16, .intermediate_states = FKDA_FLOAT32}},
   };
@@ -101,10 +105,14 @@ class CudaGraph : public OnGpu {
   }
 };
 
+// Of two-kernel paths, and of the fused kernel, which starts while the plan is made.
 TEST_F(CudaGraph, Row18_ReplayFollowsCuSeqlens) {
-  for (const int32_t dtype : {FKDA_INT32, FKDA_INT64}) {
-    Case c({.H = 2, .cu = {0, 64, 128}, .cu_dtype = dtype, .initial_state = FKDA_FLOAT32, .seed = 521});
-    DeviceCase device(c, kFp32);
+  for (const auto& [heads, dtype, want] :
+       {std::tuple(int64_t{2}, FKDA_INT32, kFp32), std::tuple(int64_t{2}, FKDA_INT64, Want()),
+        std::tuple(int64_t{70}, FKDA_INT32, Want())}) {
+    SCOPED_TRACE(testing::Message() << heads << " heads, out of dtype " << want.out);
+    Case c({.H = heads, .cu = {0, 64, 128}, .cu_dtype = dtype, .initial_state = FKDA_FLOAT32, .seed = 521});
+    DeviceCase device(c, want);
     Stream stream;
     const cudaGraphExec_t graph = capture(device, stream);
     EXPECT_TRUE(untouched(device.fetch().out)) << "captured, yet run";
@@ -120,7 +128,7 @@ TEST_F(CudaGraph, Row18_ReplayFollowsCuSeqlens) {
       now.cu = cu;
       now.cu_seqlens = values;
       SCOPED_TRACE(testing::PrintToString(cu));
-      expect_same_results(replayed, run_on_gpu(now, kFp32));
+      expect_same_results(replayed, run_on_gpu(now, want));
     }
     EXPECT_CUDA(cudaGraphExecDestroy(graph));
   }

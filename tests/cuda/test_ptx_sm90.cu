@@ -258,6 +258,15 @@ TEST_F(CudaPtxSm90, AnyOfANamedBarriersThreads) {
   EXPECT_EQ(out, expected);
 }
 
+// Whether a barrier's phase is over, sooner or later: a test must not hang where an instruction is wrong.
+constexpr int kPatience = 1 << 22;
+__device__ bool comes(ptx::Barrier& b, uint32_t parity) {
+  for (int i = 0; i < kPatience; ++i) {
+    if (::cuda::ptx::mbarrier_test_wait_parity(&b, parity)) return true;
+  }
+  return false;
+}
+
 constexpr int kSent = 4096;
 
 // Each block of a pair sends its half of `in` to the other, which puts it out, in its own place.
@@ -279,8 +288,9 @@ __global__ void __cluster_dims__(2) run_send(char* out, const char* in) {
     ptx::send_bytes(to, ptx::shared_address(own), kSent,
                     ptx::address_in_block(ptx::shared_address(&arrived), rank ^ 1));
   }
-  ptx::barrier_wait(arrived, 0);
-  for (int i = lane; i < kSent; i += 32) out[rank * kSent + i] = received[i];
+  if (comes(arrived, 0)) {
+    for (int i = lane; i < kSent; i += 32) out[rank * kSent + i] = received[i];
+  }
   ptx::cluster_barrier_relaxed();  // nobody leaves to whom bytes are on their way
 }
 
@@ -312,8 +322,7 @@ __global__ void __cluster_dims__(2) run_arrive_there(int32_t* out) {
   if (threadIdx.x == 0) out[2 * rank] = is_over();
   ptx::cluster_barrier();
   ptx::barrier_arrive_there(there);
-  ptx::barrier_wait(arrived, 0);
-  if (threadIdx.x == 0) out[2 * rank + 1] = is_over();
+  if (threadIdx.x == 0) out[2 * rank + 1] = comes(arrived, 0) ? 1 : 0;
   ptx::cluster_barrier_relaxed();
 }
 
@@ -352,13 +361,13 @@ __global__ void run_flags(char* out, char* between, ptx::Flag* flags, const char
       }
     } else {
       if (lane == 0) {
-        while (!ptx::flag_is_set(flags[round])) {
+        for (int i = 0; i < kPatience && !ptx::flag_is_set(flags[round]); ++i) {
         }
         ptx::async_proxy_fence_global();
         ptx::barrier_expect(arrived, kImage);
         ptx::load_bytes(tile, here, kImage, arrived);
       }
-      ptx::barrier_wait(arrived, round & 1);
+      if (!comes(arrived, round & 1)) return;
       for (int i = lane; i < kImage; i += 32) out[round * kImage + i] = tile[i];
     }
     __syncwarp();

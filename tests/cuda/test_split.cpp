@@ -303,15 +303,17 @@ TEST_F(CudaSplit, CudaTakesMakersAndReadersForHeadsBetween) {  // which shows in
     EXPECT_EQ(device.launch(), FKDA_OK) << fkda_last_error();
     return std::pair(device.workspace().size(), device.fetch());
   };
-  const auto same = [&](int64_t heads, const char* backend) {
-    const auto [own, out] = run(heads, "cuda");
-    const auto [bytes, other] = run(heads, backend);
-    return own == bytes && same_bits(out.out, other.out) && same_bits(out.final_state, other.final_state);
+  const auto expect_path = [&](int64_t heads, const char* path, const char* not_that) {
+    SCOPED_TRACE(heads);
+    const auto [bytes, outputs] = run(heads, "cuda");
+    const auto [expected_bytes, expected] = run(heads, path);
+    EXPECT_EQ(bytes, expected_bytes);
+    EXPECT_TRUE(same_bits(outputs.out, expected.out));
+    EXPECT_TRUE(same_bits(outputs.final_state, expected.final_state));
+    EXPECT_NE(bytes, run(heads, not_that).first);
   };
-  EXPECT_TRUE(same(24, "cuda_apart"));
-  EXPECT_FALSE(same(24, "cuda_fused"));
-  EXPECT_TRUE(same(48, "cuda_fused"));
-  EXPECT_FALSE(same(48, "cuda_apart"));
+  expect_path(24, "cuda_apart", "cuda_fused");
+  expect_path(48, "cuda_fused", "cuda_apart");
 }
 
 }  // namespace
