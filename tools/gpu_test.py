@@ -65,7 +65,7 @@ PATHS = (
 
 
 LARGE = "CudaLarge.*"  # needs most of a GPU's memory
-PATIENCE = 900  # seconds, after which a kernel hangs
+PATIENCE = 900  # seconds, after which a run counts as hung
 
 
 def run_direct(program, logs, shards=1):

@@ -1,5 +1,6 @@
 // Accuracy of the CUDA backend against the fp64 recurrence: the families of `flashkda check`, the sixteen gate families
 // and the trained layers, each error as rms(x - truth) / rms(truth) of o and of the final state, on every path.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -25,7 +26,8 @@ using bench::check;
 // bf16 operands of every product and a bf16 output. One key, beta near 1 and no decay is the inverse at its worst.
 constexpr double kOutputBar = 5.5e-3, kStateBar = 5e-3, kIdenticalKeysBar = 2e-2;
 constexpr double kOutputMeanBar = 4.2e-3, kStateMeanBar = 3.5e-3;  // geometric means over the gate families
-constexpr size_t kArenaBytes = size_t{2} << 30;
+// For a problem and its workspace on every path: at least, and of a token and head.
+constexpr int64_t kArenaBytes = int64_t{2} << 30, kArenaBytesOfAToken = 8192;
 
 struct Row {
   std::string family, path;
@@ -73,7 +75,7 @@ void run_on_device(checks::OwnedProblem& p, const std::string& backend, bench::A
 // Errors of every row. Inputs and references are made on all cores; the device takes one problem after the other.
 std::vector<Row> measure_all(int64_t tokens, int64_t heads, const std::string& data,
                              const std::vector<std::string>& paths) {
-  bench::Arena arena(kArenaBytes);
+  bench::Arena arena(static_cast<size_t>(std::max(kArenaBytes, tokens * heads * kArenaBytesOfAToken)));
   std::mutex device;
   std::vector<std::future<std::vector<Row>>> jobs;
   const auto add = [&](const std::string& name, bool gate_family, const std::function<checks::OwnedProblem()>& make) {

@@ -76,16 +76,19 @@ TEST_F(CudaStreams, Row10_TheSameBitsAThousandTimesUnderLoad) {
 TEST_F(CudaStreams, Row13_TwoStreamsInterleavedAHundredTimes) {
   const Case a({.T = 300, .H = 8, .initial_state = FKDA_FLOAT32, .seed = 511});
   const Case b({.T = 300, .H = 8, .initial_state = FKDA_FLOAT32, .seed = 512});
-  const Outputs serial_a = run_on_gpu(a, kFp32), serial_b = run_on_gpu(b, kFp32);
-  DeviceCase on_a(a, kFp32), on_b(b, kFp32);
-  Stream stream_a, stream_b;
-  EXPECT_CUDA(cudaDeviceSynchronize());
-  for (int i = 0; i < 100; ++i) {
-    ASSERT_EQ(on_a.launch(stream_a), FKDA_OK) << fkda_last_error();
-    ASSERT_EQ(on_b.launch(stream_b), FKDA_OK) << fkda_last_error();
+  for (const Want& want : {kFp32, Want()}) {  // outputs of 16 bits: the fused kernel, where it is asked for
+    SCOPED_TRACE(want.out);
+    const Outputs serial_a = run_on_gpu(a, want), serial_b = run_on_gpu(b, want);
+    DeviceCase on_a(a, want), on_b(b, want);
+    Stream stream_a, stream_b;
+    EXPECT_CUDA(cudaDeviceSynchronize());
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_EQ(on_a.launch(stream_a), FKDA_OK) << fkda_last_error();
+      ASSERT_EQ(on_b.launch(stream_b), FKDA_OK) << fkda_last_error();
+    }
+    expect_same_results(on_a.fetch(), serial_a);
+    expect_same_results(on_b.fetch(), serial_b);
   }
-  expect_same_results(on_a.fetch(), serial_a);
-  expect_same_results(on_b.fetch(), serial_b);
 }
 
 // ------------------------------------------------------------------------------------------------------ graphs: row 18
@@ -137,23 +140,26 @@ TEST_F(CudaGraph, Row18_ReplayFollowsCuSeqlens) {
 TEST_F(CudaGraph, Row18_ReplayFollowsStateIndices) {
   const Spec spec = {
       .B = 2, .T = 40, .H = 2, .initial_state = FKDA_FLOAT32, .slots = 5, .indices = {1, 3}, .seed = 522};
-  Case c(spec);
-  DeviceCase device(c, kFp32);
-  Stream stream;
-  const cudaGraphExec_t graph = capture(device, stream);
-  for (const std::vector<int64_t>& indices : std::vector<std::vector<int64_t>>{{1, 3}, {4, 0}, {-1, 2}}) {
-    const Tensor values = Tensor::integers(FKDA_INT32, indices);
-    device.buffer_of(c.state_indices).upload(values.data());
-    c.state_indices.copy_from(values);
-    device.poison(stream);
-    EXPECT_CUDA(cudaGraphLaunch(graph, stream));
-    const Outputs& replayed = device.fetch();
-    Spec direct = spec;
-    direct.indices = indices;
-    SCOPED_TRACE(testing::PrintToString(indices));
-    expect_same_results(replayed, run_on_gpu(Case(direct), kFp32));
+  for (const Want& want : {kFp32, Want()}) {
+    SCOPED_TRACE(want.out);
+    Case c(spec);
+    DeviceCase device(c, want);
+    Stream stream;
+    const cudaGraphExec_t graph = capture(device, stream);
+    for (const std::vector<int64_t>& indices : std::vector<std::vector<int64_t>>{{1, 3}, {4, 0}, {-1, 2}}) {
+      const Tensor values = Tensor::integers(FKDA_INT32, indices);
+      device.buffer_of(c.state_indices).upload(values.data());
+      c.state_indices.copy_from(values);
+      device.poison(stream);
+      EXPECT_CUDA(cudaGraphLaunch(graph, stream));
+      const Outputs& replayed = device.fetch();
+      Spec direct = spec;
+      direct.indices = indices;
+      SCOPED_TRACE(testing::PrintToString(indices));
+      expect_same_results(replayed, run_on_gpu(Case(direct), want));
+    }
+    EXPECT_CUDA(cudaGraphExecDestroy(graph));
   }
-  EXPECT_CUDA(cudaGraphExecDestroy(graph));
 }
 
 // ------------------------------------------------------------------------------------------------------------- devices

@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
+import gpu_test  # noqa: E402
 from gpu_test import PATHS, findings, junit_counts, run_direct, total  # noqa: E402
 
 CTEST = """<testsuite name="build" tests="4">
@@ -69,3 +70,13 @@ def test_the_program_itself_runs_once_for_each_path(tmp_path):
     empty = tmp_path / "logs"
     empty.mkdir()
     assert run_direct(program, empty) == {"passed": 0, "failed": runs, "skipped": 0}
+
+
+def test_a_program_that_hangs_is_killed_and_counts_as_failed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_test, "PATIENCE", 0.2)
+    monkeypatch.setattr(gpu_test, "PATHS", ("", "cuda_fused"))
+    program = tmp_path / "test_cuda"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    assert run_direct(program, tmp_path) == {"passed": 0, "failed": 4, "skipped": 0}
+    assert capsys.readouterr().out.count("killed after 0.2 s: ") == 4

@@ -8,7 +8,7 @@ namespace flashkda::cuda::sm90 {
 
 struct FusedParams {
   CUtensorMap q, k, g, v;  // [B][T][heads][128] bf16, boxes of 32 tokens x 64 channels
-  Layout layout;           // but in ApartParams it counts chunks of 16, which nobody uses
+  Layout layout;           // counts chunks of 16, which nobody uses, but in ApartParams of 32
   const int32_t* order;    // packed: [N] sequences, long ones first
   Rows beta;               // [B,T,HV]: head stride 1
   Rows out;                // [B,T,HV,V]
